@@ -36,6 +36,7 @@ constexpr Check kChecks[] = {
      [](const std::string& v) { return v == "probe" ? absl::OkStatus() : LoadTuning(v).status(); }},
     {"ENTRAIN_DETERMINISM", [](const std::string& v) { return ParseDeterminism(v).status(); }},
     {"ENTRAIN_TIMEOUT", [](const std::string& v) { return ParseDuration(v).status(); }},
+    {"ENTRAIN_SILENCE", [](const std::string& v) { return ParseDuration(v).status(); }},
     {"ENTRAIN_INTERFACE", CheckInterface},
     {"ENTRAIN_PORTS", [](const std::string& v) { return ParsePorts(v).status(); }},
     {"ENTRAIN_TCP_STREAMS", [](const std::string& v) { return ParseTcpStreams(v).status(); }},

@@ -215,6 +215,10 @@ class Endpoint {
   // Returns the measured round trip time of a small message, without the peer's own time to answer.
   // 0: the time is too short to matter, or not known.
   virtual int64_t round_trip_ns() const { return 0; }
+  // Returns a number that grows when bytes arrive from the peer. So a peer whose answer waits behind
+  // data on a slow line is not taken for a silent one. A transport on which answers do not wait
+  // behind data returns 0.
+  virtual uint64_t received() const { return 0; }
 };
 
 // The medium that carries a transport's bytes. Each line of a tuning table applies to one medium.

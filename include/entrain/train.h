@@ -393,7 +393,7 @@ enum { /* fragment_pattern */
   ENTRAIN_FRAGMENT_STRIDED = 1     /* each fragment has every P-th layer, not counting frozen ones */
 };
 enum { /* on_loss: what happens when a rank is lost. A rank is lost if its process dies or cannot be reached, or if the
-          rank does not arrive at an exchange within timeout_ns */
+          rank does not arrive at an exchange within timeout_ns, or if its library is silent (`silence`) */
   ENTRAIN_ON_LOSS_FAIL = 0,  /* the next call on every rank returns the error */
   ENTRAIN_ON_LOSS_FINISH = 1 /* EDiT: the replicas that have lost no rank finish the exchange and continue. ACCO: the
                                 remaining ranks finish the round and continue. See "After a loss" in each section */
@@ -590,6 +590,12 @@ typedef struct entrain_edit_config {
                                           bytes; copied. Compared with the other ranks at creation, and with the members
                                           when a newcomer joins: DATA_LOSS, the text names the key (a newcomer of
                                           another job is refused, the members go on). NULL (default): nothing */
+  double silence;                      /* for on_loss, in seconds. While a rank waits for others, its library asks
+                                          theirs whether they answer; they answer whatever their programs do. A rank
+                                          that answers nothing for this time is lost: its process is stopped or hangs,
+                                          or its host is cut off. So a pause holds the others for this time, not until
+                                          the deadline. 0 (default): entrain_comm_config_t.silence_ns, else 5 s with
+                                          admit, else 30 s. Applies to the communicators of the mesh, too */
 } entrain_edit_config_t;
 ENTRAIN_API void entrain_edit_config_init_sized(entrain_edit_config_t* config, size_t bytes);
 static ENTRAIN_INLINE void entrain_edit_config_init(entrain_edit_config_t* config) {
@@ -1326,6 +1332,7 @@ typedef struct entrain_acco_config {
                                     (default): "acco". Channels that use one store at the same time need different
                                     names */
   const char* identity;          /* as entrain_edit_config_t.identity */
+  double silence;                /* as entrain_edit_config_t.silence; applies to `comm`, too */
 } entrain_acco_config_t;
 ENTRAIN_API void entrain_acco_config_init_sized(entrain_acco_config_t* config, size_t bytes);
 static ENTRAIN_INLINE void entrain_acco_config_init(entrain_acco_config_t* config) {

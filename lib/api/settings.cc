@@ -100,6 +100,18 @@ absl::StatusOr<CommOptions> ToCommOptions(const entrain_comm_config_t& config) {
     }
     options.timeout_ns = *timeout;
   }
+  if (config.silence_ns < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("silence_ns ", config.silence_ns, " is negative"));
+  }
+  options.silence_ns = config.silence_ns;
+  if (const auto text = GetEnv("ENTRAIN_SILENCE"); text && options.silence_ns == 0) {
+    absl::StatusOr<int64_t> silence = ParseDuration(*text);
+    if (!silence.ok()) {
+      return Annotate(silence.status(), "ENTRAIN_SILENCE");
+    }
+    options.silence_ns = *silence;
+  }
   if (config.runtime != nullptr) {
     ENTRAIN_RETURN_IF_ERROR(NotNull(config.runtime, "config.runtime"));
     options.runtime = config.runtime->runtime;

@@ -12,7 +12,7 @@
 namespace entrain {
 namespace {
 
-constexpr uint32_t kCardVersion = 5;
+constexpr uint32_t kCardVersion = 6;
 // The time limit of the query to the store in NameAbsent.
 constexpr int64_t kAskNs = 200 * kMillisecond;
 constexpr size_t kFixedParts = 4;  // parts of a card before its addresses
@@ -85,6 +85,7 @@ std::optional<size_t> ChooseTransport(const Engine& engine, const Card& peer) {
 Parts Card::ToParts() const {
   Writer own, shared;
   own.Put(kCardVersion).Put(rank).PutRaw(id.data(), id.size()).Put(context);
+  own.Put(answers);
   shared.PutText(cpus.set.bits());
   shared.Put(cpus.quota.device).Put(cpus.quota.inode).Put(cpus.quota.millicores);
   Parts parts = {own.Take(), Writer().PutText(settings).PutText(tuning).Take(), host_id,
@@ -108,6 +109,7 @@ absl::StatusOr<Card> Card::FromParts(const Parts& parts) {
   const absl::string_view id = own.GetRaw(card.id.size());
   std::copy(id.begin(), id.end(), card.id.begin());
   card.context = own.Get<Context>();
+  card.answers = own.Get<uint8_t>() != 0;
   const bool whole = parts.size() >= kFixedParts && parts.size() % 2 == kFixedParts % 2;
   Reader texts(whole ? absl::string_view(parts[1]) : ""),
       cpus(whole ? absl::string_view(parts[3]) : "");
@@ -188,6 +190,7 @@ absl::StatusOr<std::vector<Member>> MembersFromCards(Runtime& runtime,
     member.host_id = card.host_id;
     member.context = card.context;
     member.world_rank = card.rank;
+    member.answers = card.answers;
     member.cpus = card.cpus;
     if (card.rank != rank) {
       const std::optional<size_t> transport = ChooseTransport(engine, card);

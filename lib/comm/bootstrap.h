@@ -31,6 +31,7 @@ struct Card {
   std::string tuning;                                          // the tuning's source, for errors
   std::vector<std::pair<std::string, std::string>> addresses;  // transport, address
   CpuShare cpus;
+  bool answers = true;  // Member::answers
 
   // Returns the card in several parts. Some parts are equal on all ranks of a host or of a job. The
   // store transfers equal parts once.

@@ -123,6 +123,7 @@ std::shared_ptr<CommCore> CommCore::MakeFrom(const CommCore& parent, std::string
   config.determinism = from.determinism;
   config.generation = generation;
   config.probed = from.probed;
+  config.silence_ns = parent.events_.inquiry().silence_ns();
   std::vector<int> ranks;
   for (const auto& [rank, context] : members) {
     if (rank == from.rank) {

@@ -65,7 +65,8 @@ class CommCore final : private EventsOwner, public std::enable_shared_from_this<
   // While the returned object exists, an end of this communicator with an error also ends `part`.
   // If this communicator has ended already, ends `part` at once.
   [[nodiscard]] std::shared_ptr<void> EndToo(const std::shared_ptr<CommCore>& part);
-  // [driver] Returns the object that takes the engine's events.
+  // [driver] Returns the object that takes the engine's events. On any thread: its setting of the
+  // silence (Inquiry::SetSilence).
   CommEvents& events() { return events_; }
   // SetPaths and SetProbed change the values by which plans are chosen. Plans made before are
   // discarded.

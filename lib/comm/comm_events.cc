@@ -12,7 +12,8 @@ CommEvents::CommEvents(EventsOwner& owner, const Parts& parts)
     : owner_(owner),
       with_(parts),
       mismatches_(*this, with_.open, with_.peers, with_.engine.clock()),
-      inquiry_(*this, with_.peers, with_.funnel, with_.open, with_.words, with_.engine.clock()),
+      inquiry_(*this, with_.peers, with_.funnel, with_.open, with_.words, with_.engine.clock(),
+               with_.config.silence_ns),
       respondent_(with_.engine, with_.peers, with_.funnel, with_.open, with_.words),
       survivors_(*this, with_.engine, with_.peers, with_.words, with_.config.name,
                  with_.config.generation) {}
@@ -137,6 +138,7 @@ void CommEvents::OnControl(Endpoint& from, absl::string_view message) {
       (Over() && kind != ControlKind::kSurvivors && kind != ControlKind::kLeave)) {
     return;
   }
+  inquiry_.OnHeard(rank);
   switch (kind) {
     case ControlKind::kAbort: {
       const std::optional<absl::Status> why = DecodeStatus(message.substr(1));

@@ -71,6 +71,7 @@ class CommEvents final : public ContextOwner,
   CommEvents(EventsOwner& owner, const Parts& parts);
 
   Inquiry& inquiry() { return inquiry_; }
+  const Inquiry& inquiry() const { return inquiry_; }
   Mismatches& mismatches() { return mismatches_; }
   SurvivorCalls& survivors() { return survivors_; }
 
@@ -98,6 +99,7 @@ class CommEvents final : public ContextOwner,
   // MismatchOwner and SurvivorCallsOwner with the same names.
   std::shared_ptr<void> Keep() override { return owner_.Keep(); }
   bool left(int rank) const override { return inquiry_.left(rank); }
+  int64_t silence_ns() const override { return inquiry_.silence_ns(); }
   void EndCalls(const absl::Status& why) override;
   void NeedAttention() override;
   void Fail(const absl::Status& why) override { with_.ending.Fail(why); }

@@ -344,6 +344,14 @@ int64_t Communicator::timeout_ns() const {
 void Communicator::SetTimeout(int64_t timeout_ns) {
   core_->funnel().SetTimeout(timeout_ns);
 }
+
+int64_t Communicator::silence_ns() const {
+  return core_->events().inquiry().silence_ns();
+}
+
+void Communicator::SetSilence(int64_t silence_ns) {
+  core_->events().inquiry().SetSilence(silence_ns);
+}
 uint64_t Communicator::last_sequence() const {
   return core_->funnel().last_sequence();
 }

@@ -42,6 +42,7 @@ struct CommOptions {
   std::string algorithms;                  // see overrides.h; empty: by cost
   std::string tuning;                      // see tuning.h: a file; "probe"; empty: built-in values
   int64_t timeout_ns = kDefaultTimeoutNs;  // default timeout of calls; time limit of creation
+  int64_t silence_ns = 0;                  // Inquiry::SetSilence
   Determinism determinism = Determinism::kDefault;  // default of calls; splits inherit it
   CpuShare cpus = CpuShare::OfThisThread();         // the cores that this rank claims to have
 };
@@ -193,6 +194,9 @@ class Communicator {
   uint64_t generation() const;
   int64_t timeout_ns() const;
   void SetTimeout(int64_t timeout_ns);  // positive
+  // See Inquiry::SetSilence. Communicators that are made from this one later inherit the value.
+  int64_t silence_ns() const;
+  void SetSilence(int64_t silence_ns);
   // Returns the number of the last untagged collective that this rank has started. 0: no
   // collective.
   uint64_t last_sequence() const;

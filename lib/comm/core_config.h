@@ -28,7 +28,8 @@ struct CoreConfig {
   Determinism determinism = Determinism::kDefault;  // default for calls
   // The number of changes of the membership: see entrain_comm_generation.
   uint64_t generation = 0;
-  bool probed = false;  // the ranks measure the speed of their links (probe.h)
+  bool probed = false;     // the ranks measure the speed of their links (probe.h)
+  int64_t silence_ns = 0;  // the initial value of Inquiry::SetSilence
 };
 
 }  // namespace entrain

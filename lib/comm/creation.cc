@@ -86,6 +86,7 @@ absl::StatusOr<Preparation> Prepare(const CommOptions& options) {
                      .settings = std::move(settings),
                      .card = std::move(card),
                      .timeout_ns = options.timeout_ns,
+                     .silence_ns = options.silence_ns,
                      .limit_ns = options.timeout_ns};
 }
 
@@ -125,6 +126,7 @@ absl::StatusOr<Card> MakeCard(Runtime& runtime, const SharedSettings& settings, 
   card.settings = settings.ToText();
   card.tuning = settings.tuning->source;
   card.cpus = cpus;
+  card.answers = engine.seat().own_thread();
   for (const auto& transport : engine.transports()) {
     card.addresses.emplace_back(transport->traits().name, transport->address());
   }
@@ -273,11 +275,11 @@ absl::StatusOr<std::shared_ptr<Communicator>> Meet(Preparation prepared, StoreMe
     (*members)[static_cast<size_t>(rank)].parent_rank = rank;
   }
   SharedSettings& settings = prepared.settings;
-  const auto core =
-      CommCore::Make(prepared.runtime->shared_engine(), prepared.runtime->pool(),
-                     {prepared.name, card.rank, card.context, *std::move(members),
-                      std::move(settings.overrides), settings.tuning, Paths(), prepared.timeout_ns,
-                      prepared.name, settings.determinism, prepared.generation, settings.probe});
+  const auto core = CommCore::Make(
+      prepared.runtime->shared_engine(), prepared.runtime->pool(),
+      {prepared.name, card.rank, card.context, *std::move(members), std::move(settings.overrides),
+       settings.tuning, Paths(), prepared.timeout_ns, prepared.name, settings.determinism,
+       prepared.generation, settings.probe, prepared.silence_ns});
   core->engine().seat().RunInDriver([&] { core->events().Open(); });
   auto comm = std::make_shared<Communicator>(prepared.runtime, core);
   // In MeetAll every two ranks exchange messages. So after MeetAll this rank can reach all other

@@ -46,6 +46,7 @@ struct Preparation {
   SharedSettings settings;
   Card card;                               // its context number is reserved
   int64_t timeout_ns = kDefaultTimeoutNs;  // default of operations
+  int64_t silence_ns = 0;                  // Inquiry::SetSilence
   int64_t limit_ns = kDefaultTimeoutNs;    // time limit of the meeting
   uint64_t generation = 0;
   // Number of ranks of the parent. These ranks keep their numbers in the new communicator.

@@ -45,6 +45,23 @@ absl::Status FailureWords::TimedOut(const CallWork& work, const Finding& finding
                    finding.blame);
 }
 
+absl::Status FailureWords::Silent(const CallWork& work, const std::vector<int32_t>& silent,
+                                  int64_t allowed_ns, int64_t now_ns) const {
+  Blame blame = BlameFor(&work, silent[0], Phase::kTransfer);
+  blame.late.assign(silent.begin(), silent.end());
+  blame.late_ranks = static_cast<int32_t>(silent.size());
+  return WithBlame(
+      absl::DeadlineExceededError(absl::StrCat(
+          work.Name(), ": gave up on rank ", peers_.rank(), " after ",
+          Seconds(now_ns - work.started_ns()), ": ", peers_.NameOf(silent[0]),
+          " has answered nothing for ", Seconds(allowed_ns),
+          " (silence): it is stopped, hangs or is cut off",
+          silent.size() == 1
+              ? ""
+              : absl::StrCat(" (silent: ", RankList({silent.begin(), silent.end()}), ")"))),
+      blame);
+}
+
 absl::Status FailureWords::ReductionFailed(const CallWork& work) const {
   return WithBlame(
       absl::AbortedError(absl::StrCat(name_, ": rank ", peers_.rank(), ": ", ReductionOf(work),

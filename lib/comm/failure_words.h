@@ -42,6 +42,10 @@ class FailureWords {
   // ---- Statuses that end a communicator
   // Returns the status for a call of which a transfer has failed with `cause`.
   absl::Status Explain(const CallWork& work, const absl::Status& cause) const;
+  // Returns the error of a call that waits for members whose libraries have answered nothing for
+  // `allowed_ns`. `silent` is not empty.
+  absl::Status Silent(const CallWork& work, const std::vector<int32_t>& silent, int64_t allowed_ns,
+                      int64_t now_ns) const;
   absl::Status TimedOut(const CallWork& work, const Finding& finding, int64_t now_ns) const;
   absl::Status ReductionFailed(const CallWork& work) const;
   // Returns the status after the path to the rank was lost. `work`: the oldest open call, or null.

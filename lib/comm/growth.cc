@@ -248,6 +248,7 @@ absl::StatusOr<Preparation> Growth::Prepare() const {
                      .settings = std::move(settings),
                      .card = std::move(card),
                      .timeout_ns = comm_.timeout_ns(),
+                     .silence_ns = comm_.silence_ns(),
                      .limit_ns = limits_.attempt_ns,
                      .generation = config_.generation + 1,
                      .parents = comm_.size()};

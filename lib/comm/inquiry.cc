@@ -12,13 +12,16 @@ namespace {
 
 // The time by which an answer may be later than the peer has promised.
 constexpr int64_t kSlackNs = 100 * kMillisecond;
+// The nonce of a question whose answer matters only as a sign of life. No inquiry has this nonce.
+constexpr uint32_t kNoNonce = 0;
 // The longest extra time that a peer may request for its answer.
 constexpr int64_t kLongestMoreNs = 2 * kSecond;
 
 }  // namespace
 
 Inquiry::Inquiry(InquiryOwner& owner, const Peers& peers, const CallFunnel& funnel,
-                 const OpenCalls& open, const FailureWords& words, const Clock& clock)
+                 const OpenCalls& open, const FailureWords& words, const Clock& clock,
+                 int64_t silence_ns)
     : owner_(owner),
       peers_(peers),
       funnel_(funnel),
@@ -27,7 +30,75 @@ Inquiry::Inquiry(InquiryOwner& owner, const Peers& peers, const CallFunnel& funn
       clock_(clock),
       membership_(peers.rank(), peers.size()),
       excuses_(static_cast<size_t>(peers.size())),
-      refusals_(static_cast<size_t>(peers.size())) {}
+      refusals_(static_cast<size_t>(peers.size())),
+      silence_ns_(silence_ns),
+      silence_(peers.size()),
+      received_(static_cast<size_t>(peers.size()), 0) {}
+
+// ---- Silence
+
+bool Inquiry::Watches(int rank) const {
+  return peers_.endpoint(rank) != nullptr && !membership_.left(rank) && peers_.member(rank).answers;
+}
+
+bool Inquiry::TakeReceived(int rank) {
+  const uint64_t now = peers_.endpoint(rank)->received();
+  return std::exchange(received_[static_cast<size_t>(rank)], now) != now;
+}
+
+Deadline Inquiry::NextWatch() const {
+  const int64_t allowed = silence_ns();
+  const CallWork* const oldest = allowed > 0 ? open_.Oldest() : nullptr;
+  if (oldest == nullptr) {
+    return Deadline::Never();
+  }
+  if (oldest->started_ns() != watched_since_ns_) {
+    return Deadline::From(oldest->started_ns(), allowed / PeerSilence::kQuestionsPerSilence);
+  }
+  Deadline next = silence_.ask_at();
+  for (int r = 0; r < peers_.size(); ++r) {
+    if (Watches(r)) {
+      next = std::min(next, silence_.SilentAt(r));
+    }
+  }
+  return next;
+}
+
+void Inquiry::Watch(int64_t now_ns) {
+  const int64_t allowed = silence_ns();
+  const CallWork* const oldest = allowed > 0 ? open_.Oldest() : nullptr;
+  if (oldest == nullptr ||
+      now_ns - oldest->started_ns() < allowed / PeerSilence::kQuestionsPerSilence) {
+    watched_since_ns_ = 0;
+    return;
+  }
+  if (oldest->started_ns() != watched_since_ns_) {
+    watched_since_ns_ = oldest->started_ns();
+    silence_.Begin(watched_since_ns_, allowed);
+  }
+  silence_.OnEvent(now_ns);
+  const bool asks = silence_.TakeQuestion(now_ns);
+  std::vector<int32_t> silent;
+  for (int r = 0; r < peers_.size(); ++r) {
+    if (!Watches(r)) {
+      continue;
+    }
+    if (TakeReceived(r)) {
+      silence_.OnHeard(r, now_ns);
+    }
+    if (silence_.SilentAt(r).Passed(now_ns)) {
+      silent.push_back(r);
+    }
+    if (asks) {
+      SendQuery(r, kNoNonce, Asked::kCollective, CallFunnel::kPing, Descriptor());
+    }
+  }
+  if (!silent.empty()) {
+    owner_.Fail(words_.Silent(*oldest, silent, allowed, now_ns));
+  } else if (asks) {
+    owner_.NeedFlush();
+  }
+}
 
 // ---- Questions
 
@@ -75,17 +146,19 @@ bool Inquiry::Ask(CallWork* work, int64_t now_ns, int64_t answer_ns) {
                         : work->call().kind == CallKind::kSend ? Asked::kRecv
                                                                : Asked::kSend;
     const CallId about = peer ? funnel_.CallIdWith(*work, r) : query->call;
-    peers_.SendSoon(r, ControlKind::kQuery,
-                    Writer()
-                        .Put(query->nonce)
-                        .Put(asked)
-                        .Put(about.user_tag)
-                        .Put(about.number)
-                        .PutRaw(&mine, sizeof(mine))
-                        .Take());
+    TakeReceived(r);
+    SendQuery(r, query->nonce, asked, about, mine);
   }
   owner_.NeedFlush();
   return true;
+}
+
+void Inquiry::SendQuery(int rank, uint32_t nonce, Asked asked, CallId about,
+                        const Descriptor& mine) {
+  Writer query;
+  query.Put(nonce).Put(asked).Put(about.user_tag).Put(about.number);
+  query.PutRaw(&mine, sizeof(mine));
+  peers_.SendSoon(rank, ControlKind::kQuery, query.text());
 }
 
 Deadline Inquiry::FindOut(HeldUpBy then) {
@@ -137,8 +210,17 @@ void Inquiry::Stop(const absl::Status& why) {
 // ---- Verdicts
 
 void Inquiry::OnTick(int64_t now_ns) {
+  if (membership_.inquiring() && membership_.until().Passed(now_ns)) {
+    for (int r = 0; r < peers_.size(); ++r) {
+      if (Watches(r) && TakeReceived(r)) {
+        membership_.OnBytes(r);
+      }
+    }
+  }
   if (const auto verdict = membership_.OnTick(now_ns)) {
     TakeVerdict(*verdict, now_ns);
+  } else if (NextWatch().Passed(now_ns)) {
+    Watch(now_ns);
   }
 }
 

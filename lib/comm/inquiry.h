@@ -1,10 +1,19 @@
-// Finds the rank to blame in two cases: the deadline of a call has passed, or the path to a member
-// is lost. Inquiry asks the members and keeps their answers. Membership decides. Inquiry then
-// reports the verdict in an error.
+// Finds the rank to blame in three cases: the deadline of a call has passed, the path to a member is
+// lost, or a member is silent. In the first two cases Inquiry asks the members and keeps their
+// answers, and Membership decides. Inquiry then reports the verdict in an error.
 //
-// Thread safety: none. Belongs to the communicator's driver.
+// Silence (SetSilence): while a call of this rank is open, this rank asks all members in each
+// quarter of the allowed silence whether they answer at all. The library of a member answers, even
+// if its program computes. So a member that is silent for the whole time is stopped or hangs, or its
+// host is cut off. Calls that are over within the first quarter cause no question. Only time in
+// which this rank itself has run counts (peer_silence.h).
+//
+// Thread safety: none. Belongs to the communicator's driver. Any thread may call SetSilence and
+// silence_ns.
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -18,6 +27,7 @@
 #include "lib/comm/failure_words.h"
 #include "lib/comm/membership.h"
 #include "lib/comm/open_calls.h"
+#include "lib/comm/peer_silence.h"
 #include "lib/comm/peers.h"
 
 namespace entrain {
@@ -43,7 +53,18 @@ class Inquiry {
   // All arguments must exist during every call of a member function. The destructor does not use
   // them.
   Inquiry(InquiryOwner& owner, const Peers& peers, const CallFunnel& funnel, const OpenCalls& open,
-          const FailureWords& words, const Clock& clock);
+          const FailureWords& words, const Clock& clock, int64_t silence_ns = 0);
+
+  // ---- Silence
+  // Sets the time for which a member may be silent. 0: for any time; only deadlines end calls.
+  void SetSilence(int64_t silence_ns) { silence_ns_.store(silence_ns, std::memory_order_relaxed); }
+  int64_t silence_ns() const { return silence_ns_.load(std::memory_order_relaxed); }
+  // Must be called when a message of the member has come.
+  void OnHeard(int rank) {
+    if (watched_since_ns_ != 0) {
+      silence_.OnHeard(rank, clock_.Now());
+    }
+  }
 
   // ---- Questions
   // Must be called when the call's deadline has passed. If a function of the caller on this rank
@@ -77,11 +98,20 @@ class Inquiry {
   // Returns true while an inquiry about an expired call of this rank is under way. If another call
   // expires during the inquiry, the inquiry about that call begins afterwards.
   bool busy() const { return membership_.inquiring() && !AsksForOthers(); }
-  Deadline next_tick() const { return membership_.next_tick(); }
+  Deadline next_tick() const { return std::min(membership_.next_tick(), NextWatch()); }
   // If there is a verdict, ends the communicator or answers the callers of FindOut.
   void OnTick(int64_t now_ns);
 
  private:
+  // Returns the time at which Watch has something to do.
+  Deadline NextWatch() const;
+  // Asks whether the members answer, and ends the communicator if one of them is silent.
+  void Watch(int64_t now_ns);
+  // Returns true if the silence of the member proves that it is stopped, hangs or is cut off.
+  bool Watches(int rank) const;
+  // Returns true if bytes have come from the member since the last call, and notes their number.
+  bool TakeReceived(int rank);
+  void SendQuery(int rank, uint32_t nonce, Asked asked, CallId about, const Descriptor& mine);
   // Returns true if an inquiry is under way only for callers of FindOut. The deadline of the call
   // in question has then not passed.
   bool AsksForOthers() const;
@@ -110,6 +140,10 @@ class Inquiry {
   std::vector<absl::Status> excuses_;      // by rank, from the rank's answer
   std::vector<HeldUpBy> those_who_asked_;  // callers of FindOut that wait for the verdict
   std::vector<Refusal> refusals_;          // by rank, the rank's last refusal
+  std::atomic<int64_t> silence_ns_;
+  PeerSilence silence_;
+  int64_t watched_since_ns_ = 0;    // start of the oldest call, if it is watched; 0: none is
+  std::vector<uint64_t> received_;  // by rank: Endpoint::received when it was last looked at
 };
 
 }  // namespace entrain

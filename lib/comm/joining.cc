@@ -178,6 +178,7 @@ absl::StatusOr<Preparation> Joining::Prepare(const Roster& roster, int rank) con
                      .settings = std::move(settings),
                      .card = std::move(card),
                      .timeout_ns = comm_.timeout_ns,
+                     .silence_ns = comm_.silence_ns,
                      .limit_ns = roster.limit_ns,
                      .generation = roster.generation,
                      .parents = roster.members};
@@ -257,6 +258,7 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::JoinOther(std::share
   options.comm.store = std::move(store);
   options.comm.name = name;
   options.comm.timeout_ns = timeout_ns();
+  options.comm.silence_ns = silence_ns();
   options.comm.cpus = core_->config().members[static_cast<size_t>(rank())].cpus;
   options.wait_ns = wait_ns;
   SharedSettings settings = SettingsOf(core_->config());

@@ -39,6 +39,13 @@ bool Membership::OnAnswer(int rank, uint32_t nonce, Answer answer, Deadline more
   return true;
 }
 
+void Membership::OnBytes(int rank) {
+  Answer& answer = answers_[static_cast<size_t>(rank)];
+  if (answer == Answer::kNone) {
+    answer = Answer::kStarted;
+  }
+}
+
 void Membership::OnLeft(int rank) {
   left_[static_cast<size_t>(rank)] = true;
 }

@@ -4,7 +4,8 @@
 // uses PeerSilence.
 //
 // While this process is stopped, it does not hear its peers. So if no event came for half of the
-// allowed silence, this interval does not count as silence of the peers.
+// allowed silence, this interval does not count as silence of the peers. Inquiry (inquiry.h) uses it
+// for open calls.
 //
 // Thread safety: none. Belongs to the communicator's driver.
 #pragma once
@@ -19,6 +20,8 @@ namespace entrain {
 
 class PeerSilence {
  public:
+  static constexpr int64_t kQuestionsPerSilence = 4;
+
   // The ranks are 0 to size - 1.
   explicit PeerSilence(int size) : heard_ns_(static_cast<size_t>(size), 0) {}
 
@@ -39,8 +42,6 @@ class PeerSilence {
   Deadline SilentAt(int rank) const;
 
  private:
-  static constexpr int64_t kQuestionsPerSilence = 4;
-
   int64_t allowed_ns_ = 0;
   int64_t ask_at_ns_ = 0;
   int64_t awake_since_ns_ = 0;  // this process has run without a long stop since this time

@@ -30,6 +30,9 @@ struct Member {
   std::string address;           // the member's address on that transport
   Endpoint* endpoint = nullptr;  // null for this rank
   CpuShare cpus;
+  // false: the member's library runs only inside calls of its program (ENTRAIN_PROGRESS_CALLER), so
+  // its silence proves nothing.
+  bool answers = true;
 };
 
 // Control messages of a communicator (docs/communicators.md).

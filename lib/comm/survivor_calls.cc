@@ -55,7 +55,14 @@ SurvivorCalls::SurvivorCalls(SurvivorCallsOwner& owner, Engine& engine, const Pe
       peers_(peers),
       words_(words),
       name_(name),
-      generation_(generation) {}
+      generation_(generation),
+      received_(static_cast<size_t>(peers.size()), 0) {}
+
+int64_t SurvivorCalls::Silence() const {
+  const int64_t quarter = work_->timeout_ns_ / 4, allowed = owner_.silence_ns();
+  return std::clamp(allowed > 0 ? std::min(quarter, allowed) : quarter, kLeastSilenceNs,
+                    kMostSilenceNs);
+}
 
 Survivors& SurvivorCalls::machine() {
   if (!machine_) {
@@ -124,8 +131,7 @@ void SurvivorCalls::Begin() {
       wish.context = context_;
     }
   }
-  machine().Call(wish, engine_.clock().Now(),
-                 std::clamp(work_->timeout_ns_ / 4, kLeastSilenceNs, kMostSilenceNs));
+  machine().Call(wish, engine_.clock().Now(), Silence());
   After();
 }
 
@@ -157,6 +163,13 @@ Deadline SurvivorCalls::next_tick() const {
 
 void SurvivorCalls::OnTick(int64_t now_ns) {
   if (machine_ && machine_->next_tick().Passed(now_ns)) {
+    for (int r = 0; r < peers_.size(); ++r) {
+      const Endpoint* const endpoint = peers_.endpoint(r);
+      const uint64_t received = endpoint == nullptr ? 0 : endpoint->received();
+      if (std::exchange(received_[static_cast<size_t>(r)], received) != received) {
+        machine_->OnHeard(r, now_ns);
+      }
+    }
     machine_->OnTick(now_ns);
     After();
   }

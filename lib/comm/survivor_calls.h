@@ -35,6 +35,8 @@ class SurvivorCallsOwner {
   virtual ~SurvivorCallsOwner() = default;
   // Returns true if the member has destroyed its communicator.
   virtual bool left(int rank) const = 0;
+  // See Inquiry::SetSilence.
+  virtual int64_t silence_ns() const = 0;
   // Ends the communicator because the other ranks go on without this rank.
   virtual void EndAsStale(const absl::Status& why) = 0;
   // Makes and opens the communicator of these ranks. `members`: the ranks, each with its context
@@ -71,8 +73,9 @@ class SurvivorWork final : public Work {
 
 class SurvivorCalls {
  public:
-  // If the library of a rank sends nothing for a quarter of the call's timeout, the rank counts as
-  // unreachable. The quarter is limited to this range.
+  // If the library of a rank sends nothing for a quarter of the call's timeout, or for `silence_ns`
+  // of the communicator, if that is shorter, the rank counts as unreachable. The time is limited to
+  // this range.
   static constexpr int64_t kLeastSilenceNs = 500 * kMillisecond, kMostSilenceNs = 5 * kSecond;
 
   // All arguments must outlive this object.
@@ -99,6 +102,7 @@ class SurvivorCalls {
   };
 
   Survivors& machine();
+  int64_t Silence() const;
   // Returns true if the error of the path proves that the rank's process has ended.
   bool Proves(int rank, const absl::Status& why) const;
   void Begin();
@@ -121,6 +125,7 @@ class SurvivorCalls {
   const FailureWords& words_;
   const std::string& name_;
   const uint64_t generation_;
+  std::vector<uint64_t> received_;  // by rank: Endpoint::received at the last tick
   // Created at the first use, because most communicators do not need it.
   std::optional<Survivors> machine_;
   uint32_t seen_ = 1;    // machine_->number() at the last call of After

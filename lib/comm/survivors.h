@@ -148,6 +148,8 @@ class Survivors {
   // cuts it.
   void Call(const Wish& wish, int64_t now_ns, int64_t silence_ns);
   void OnMessage(int from, absl::string_view text, int64_t now_ns);
+  // Must be called when bytes of the rank have come.
+  void OnHeard(int rank, int64_t now_ns) { silence_.OnHeard(rank, now_ns); }
   // Must be called when it is proven that the rank is gone (see the top of this file).
   void OnGone(int rank, int64_t now_ns);
   void OnCut(int rank, int64_t now_ns);

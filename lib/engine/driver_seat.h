@@ -107,6 +107,8 @@ class DriverSeat {
   ~DriverSeat();
   DriverSeat(const DriverSeat&) = delete;
   DriverSeat& operator=(const DriverSeat&) = delete;
+  // Returns true if Start creates a thread, so that the engine runs without the program's help.
+  bool own_thread() const { return own_thread_; }
   // Returns OK, or an error if the constructor could not create its descriptors.
   const absl::Status& status() const { return status_; }
 

@@ -42,5 +42,8 @@
   X(OnLoss, on_loss, OnLoss::kFail, OneOf("ENTRAIN_ON_LOSS_*", "fail,finish"), true, nullptr, true,                    \
     "when a rank is lost: fail: all ranks end; finish: the others finish the round with the copy of its shard")         \
   X(Admit, admit, Admit::kNone, OneOf("ENTRAIN_ADMIT_*", "none,exchange"), true, nullptr, true,                        \
-    "newcomers: none, or taken in after a commit; the others train on until they are connected")
+    "newcomers: none, or taken in after a commit; the others train on until they are connected")                       \
+  X(double, silence, 0, Within(0, 1e9), o.on_loss == OnLoss::kFinish,                                                  \
+    "has no effect without on_loss finish; set both, or ENTRAIN_SILENCE", false,                                       \
+    "seconds after which a rank whose library answers nothing is lost; 0: ENTRAIN_SILENCE, else 5 with admit, else 30")
 // clang-format on

@@ -26,6 +26,8 @@ absl::Status ChannelRanks::Start() {
 // Makes the objects that change the ranks.
 void ChannelRanks::StartMembership() {
   if (options_.on_loss == OnLoss::kFinish) {
+    world_->comm()->SetSilence(
+        SilenceOf(options_.silence, options_.admit, world_->comm()->silence_ns()));
     recovery_ = std::make_unique<ChannelRecovery>(*world_, options_.timeout_ns);
   }
   if (options_.admit == Admit::kExchange) {

@@ -28,6 +28,18 @@ absl::Status EditMembership::Start() {
   return absl::OkStatus();
 }
 
+// Sets the time for which a rank may be silent on communicators of the exchange; null ones are
+// skipped. With on_loss fail the communicators keep their own settings.
+void EditMembership::LimitSilence(
+    const std::vector<std::shared_ptr<Communicator>>& communicators) const {
+  const EditOptions& options = parts_.options;
+  for (const auto& comm : communicators) {
+    if (comm != nullptr && options.on_loss == OnLoss::kFinish) {
+      comm->SetSilence(SilenceOf(options.silence, options.admit, comm->silence_ns()));
+    }
+  }
+}
+
 // Collective. Makes the communicator of the ranks of all replicas. If replicas have one rank and
 // `apart` is false, this is the exchange's sync group itself. Errors name `option`.
 absl::StatusOr<std::unique_ptr<ReplicaWorld>> EditMembership::MakeWorld(absl::string_view option,
@@ -52,6 +64,7 @@ absl::StatusOr<std::unique_ptr<ReplicaWorld>> EditMembership::MakeWorld(absl::st
   } else if (apart) {
     ENTRAIN_ASSIGN_OR_RETURN(world, world->Split(0, world->rank()));
   }
+  LimitSilence({world, groups.sync, groups.model});
   const int slots = groups.model == nullptr ? 1 : groups.model->size();
   return ReplicaWorld::Make(std::move(world), mine, slots, parts_.options.timeout_ns);
 }
@@ -162,6 +175,7 @@ absl::Status EditMembership::Join(int64_t wait_ns) {
   parts_.results.Joined(static_cast<int>(ReplicasOf(enlarged.places).size()),
                         static_cast<int>(member.most_replicas));
   parts_.trigger.Met();
+  LimitSilence({enlarged.world, enlarged.rounds});
   if (enlarged.rounds != nullptr) {
     std::map<int, Attended> members;
     for (const AdmissionCard& card : enlarged.cards) {

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -63,6 +64,7 @@ class EditMembership {
   absl::Status StartCloser();
   absl::Status StartRecovery();
   void StartAdmission();
+  void LimitSilence(const std::vector<std::shared_ptr<Communicator>>& communicators) const;
   absl::StatusOr<std::unique_ptr<ReplicaWorld>> MakeWorld(absl::string_view option,
                                                           bool apart) const;
   NamedGroups Alike() const;

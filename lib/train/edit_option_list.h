@@ -171,5 +171,8 @@
     "has no effect without quorum or round_deadline; set one", true,                                                   \
     "pseudo-gradient of a late replica: dropped, added to its next one, or that with less weight")                     \
   X(int64_t, timeout_ns, 0, AtLeast(0), true, nullptr, false,                                                          \
-    "time limit of each collective, in nanoseconds; 0: the communicators' default")
+    "time limit of each collective, in nanoseconds; 0: the communicators' default")                                    \
+  X(double, silence, 0, Within(0, kMaxSyncTime), o.on_loss == OnLoss::kFinish,                                         \
+    "has no effect without on_loss finish; set both, or ENTRAIN_SILENCE", false,                                       \
+    "seconds after which a rank whose library answers nothing is lost; 0: ENTRAIN_SILENCE, else 5 with admit, else 30")
 // clang-format on

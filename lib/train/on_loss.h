@@ -3,11 +3,22 @@
 
 #include <cstdint>
 
+#include "lib/base/clock.h"
+
 namespace entrain {
 
 // The values are those of the C ABI (train.h).
 enum class OnLoss : int32_t { kFail = 0, kFinish = 1 };
 // Says when newcomers are admitted.
 enum class Admit : int32_t { kNone = 0, kExchange = 1 };
+
+// Returns the time for which a rank may be silent (Inquiry::SetSilence), with on_loss finish.
+// `seconds` is the option silence, and `given_ns` the setting of the communicator; 0: not set. If a
+// stopped rank can come back as a newcomer, it is given up sooner.
+inline int64_t SilenceOf(double seconds, Admit admit, int64_t given_ns) {
+  return seconds > 0    ? static_cast<int64_t>(seconds * static_cast<double>(kSecond))
+         : given_ns > 0 ? given_ns
+                        : (admit == Admit::kNone ? 30 : 5) * kSecond;
+}
 
 }  // namespace entrain

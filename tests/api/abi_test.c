@@ -131,7 +131,7 @@ static void check_join_config(void) {
 }
 
 static void check_comm_config(void) {
-  SIZE(entrain_comm_config_t, 72);
+  SIZE(entrain_comm_config_t, 80);
   AT(entrain_comm_config_t, size, 0);
   AT(entrain_comm_config_t, runtime, 8);
   AT(entrain_comm_config_t, store, 16);
@@ -143,6 +143,7 @@ static void check_comm_config(void) {
   AT(entrain_comm_config_t, tuning, 56);
   AT(entrain_comm_config_t, determinism, 64);
   AT(entrain_comm_config_t, reserved, 68);
+  AT(entrain_comm_config_t, silence_ns, 72);
 }
 
 static void check_comm_stats(void) {
@@ -272,7 +273,7 @@ static void check_shard_stats(void) {
 }
 
 static void check_edit_config(void) {
-  SIZE(entrain_edit_config_t, 424);
+  SIZE(entrain_edit_config_t, 432);
   AT(entrain_edit_config_t, size, 0);
   AT(entrain_edit_config_t, shard, 8);
   AT(entrain_edit_config_t, local_sgd_sync_interval, 16);
@@ -340,6 +341,7 @@ static void check_edit_config(void) {
   AT(entrain_edit_config_t, newcomer_warmup, 400);
   AT(entrain_edit_config_t, in_flight_bytes, 408);
   AT(entrain_edit_config_t, identity, 416);
+  AT(entrain_edit_config_t, silence, 424);
 }
 
 static void check_edit_option(void) {
@@ -431,7 +433,7 @@ static void check_state_info(void) {
 }
 
 static void check_acco_config(void) {
-  SIZE(entrain_acco_config_t, 248);
+  SIZE(entrain_acco_config_t, 256);
   AT(entrain_acco_config_t, size, 0);
   AT(entrain_acco_config_t, params, 8);
   AT(entrain_acco_config_t, count, 16);
@@ -468,6 +470,7 @@ static void check_acco_config(void) {
   AT(entrain_acco_config_t, admit_store, 224);
   AT(entrain_acco_config_t, admit_name, 232);
   AT(entrain_acco_config_t, identity, 240);
+  AT(entrain_acco_config_t, silence, 248);
 }
 
 static void check_acco_group(void) {

@@ -57,6 +57,17 @@ class InquiryTest : public PlayedComm, public InquiryOwner {
     return text.find(part) != std::string::npos;
   }
 
+  // Time passes in steps of a second. In each of them the ranks answer.
+  void Seconds(int seconds, const std::vector<int>& answering) {
+    for (int i = 0; i < seconds; ++i) {
+      clock.Advance(kSecond);
+      inquiry.OnTick(clock.Now());
+      for (const int rank : answering) {
+        inquiry.OnHeard(rank);
+      }
+    }
+  }
+
   FakeClock clock;
   OpenCalls open;
   const FailureWords words{config.name, *peers, clock};
@@ -203,6 +214,92 @@ TEST_F(InquiryTest, ACallThatTheLostRankCouldNotStartIsSaid) {
   open.Remove(open.first());
   EXPECT_FALSE(Has(std::string(inquiry.Loss(0, path).message()), "no room"))
       << "it has made that call after all";
+}
+
+// ---- Silence: 4 s are allowed, so a question is due each second
+
+TEST_F(InquiryTest, AMemberThatAnswersNothingIsGivenUpBeforeTheDeadline) {
+  inquiry.SetSilence(4 * kSecond);
+  Open(AllReduce());
+  EXPECT_EQ(inquiry.next_tick().at_ns, clock.Now() + kSecond);
+  Seconds(3, {0});
+  EXPECT_TRUE(failures.empty());
+  EXPECT_EQ(endpoints[0].urgent.size(), 3u);
+  EXPECT_EQ(endpoints[2].urgent.size(), 3u);
+  EXPECT_EQ(Nonce(2), 0u) << "no inquiry is under way";
+  Seconds(1, {0});
+  EXPECT_TRUE(Has(Failure(),
+                  "all_reduce #1: gave up on rank 1 after 4 s: rank 2 (played) has "
+                  "answered nothing for 4 s (silence)"))
+      << Failure();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(failures.at(0)));
+  EXPECT_EQ(BlameOf(failures.at(0)).rank, 2);
+  EXPECT_EQ(BlameOf(failures.at(0)).late, std::vector<int32_t>{2});
+}
+
+TEST_F(InquiryTest, AMemberWhoseProgramIsSlowIsWaitedFor) {
+  inquiry.SetSilence(4 * kSecond);
+  Open(AllReduce());
+  Seconds(60, {0, 2});
+  EXPECT_TRUE(failures.empty());
+}
+
+TEST_F(InquiryTest, SilenceBeforeTheCallDoesNotCount) {
+  inquiry.SetSilence(4 * kSecond);
+  Seconds(60, {});
+  CallWork& first = Open(AllReduce());
+  Seconds(3, {});
+  open.Remove(&first);
+  Open(AllReduce());
+  Seconds(3, {});
+  EXPECT_TRUE(failures.empty()) << "the second call has waited for 3 s";
+  Seconds(1, {});
+  EXPECT_EQ(BlameOf(failures.at(0)).late, (std::vector<int32_t>{0, 2}));
+}
+
+TEST_F(InquiryTest, WithoutALimitNobodyIsAsked) {
+  Open(AllReduce());
+  EXPECT_EQ(inquiry.next_tick().at_ns, Deadline::Never().at_ns);
+  Seconds(60, {});
+  EXPECT_TRUE(failures.empty());
+  EXPECT_TRUE(endpoints[2].urgent.empty());
+}
+
+TEST_F(InquiryTest, ABreakOfThisRankIsNotSilenceOfTheOthers) {
+  inquiry.SetSilence(4 * kSecond);
+  Open(AllReduce());
+  Seconds(2, {0, 2});
+  clock.Advance(100 * kSecond);
+  inquiry.OnTick(clock.Now());
+  EXPECT_TRUE(failures.empty());
+  Seconds(4, {0});
+  EXPECT_EQ(BlameOf(failures.at(0)).rank, 2);
+}
+
+TEST_F(InquiryTest, AMemberWhoseLibraryRunsOnlyInCallsIsNotAsked) {
+  config.members[2].answers = false;
+  inquiry.SetSilence(4 * kSecond);
+  Open(AllReduce());
+  Seconds(60, {0});
+  EXPECT_TRUE(failures.empty());
+  EXPECT_TRUE(endpoints[2].urgent.empty());
+}
+
+TEST_F(InquiryTest, BytesThatArriveAreASignOfLife) {
+  inquiry.SetSilence(4 * kSecond);
+  CallWork& work = Open(AllReduce());
+  for (int i = 0; i < 30; ++i) {
+    endpoints[2].arrived += 100;  // the answer waits behind them
+    Seconds(1, {0});
+  }
+  EXPECT_TRUE(failures.empty());
+  inquiry.Expire(&work, clock.Now());
+  endpoints[2].arrived += 100;
+  Answers(0, Answer::kStarted);
+  TimeIsUp();
+  EXPECT_TRUE(Has(Failure(), "every rank has started the call, but the data did not arrive"))
+      << Failure();
+  EXPECT_EQ(BlameOf(failures.at(0)).rank, -1);
 }
 
 }  // namespace

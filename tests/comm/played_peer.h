@@ -24,6 +24,7 @@ class PlayedPeer final : public Endpoint {
     return has_urgent;
   }
   int64_t round_trip_ns() const override { return round_trip; }
+  uint64_t received() const override { return arrived; }
   void Revoke(Context, Context, const absl::Status& why) override { revoked = why; }
   void Close(const absl::Status&) override {}
   std::string peer_address() const override { return "played"; }
@@ -37,6 +38,7 @@ class PlayedPeer final : public Endpoint {
 
   bool has_urgent = true, early = false;
   int64_t round_trip = 0;
+  uint64_t arrived = 0;
   std::vector<std::string> sent, urgent;
   std::vector<Completion*> posted;
   absl::Status revoked;

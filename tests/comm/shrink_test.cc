@@ -226,6 +226,48 @@ TEST_P(Shrink, AStoppedRankIsLeftOutAndLearnsIt) {
   });
 }
 
+// The deadline of the sums is that of the communicator, 30 s at least.
+TEST_P(Shrink, WithALimitOfSilenceAStoppedRankHoldsTheOthersNoLonger) {
+  Run(4, {2}, [this](const Comm& comm) {
+    comm->SetSilence(kSecond);
+    ExpectSum(comm);
+    if (comm->rank() == 2) {
+      shared_->pid = getpid();
+      kill(getpid(), SIGSTOP);
+      _exit(1);
+    }
+    Becomes([this] { return shared_->pid.load() != 0; });
+    const int64_t begin = Now();
+    std::vector<float> data(1000);
+    const absl::Status lost = Sum(comm, &data);
+    EXPECT_TRUE(absl::IsDeadlineExceeded(lost)) << lost;
+    EXPECT_THAT(std::string(lost.message()), HasSubstr("answered nothing for 1 s (silence)"));
+    EXPECT_EQ(BlameOf(lost).rank, 2) << lost;
+    ShrinkOptions options;
+    options.exclude = {2};
+    const auto next = comm->Shrink(options);
+    ASSERT_TRUE(next.ok()) << next.status();
+    EXPECT_LT(Now() - begin, 5 * kSecond);
+    EXPECT_EQ((*next)->silence_ns(), kSecond);
+    ExpectSum(*next);
+    shared_->done.fetch_add(1);
+    Becomes([this] { return shared_->done.load() == 3; });
+    if (comm->rank() == 0) {
+      kill(shared_->pid, SIGKILL);
+    }
+  });
+}
+
+TEST_P(Shrink, WithALimitOfSilenceASlowProgramIsWaitedFor) {
+  Run(3, {}, [](const Comm& comm) {
+    comm->SetSilence(500 * kMillisecond);
+    if (comm->rank() == 1) {
+      usleep(2'500'000);  // the program computes
+    }
+    ExpectSum(comm);
+  });
+}
+
 TEST_P(Shrink, AgreeWithADeadMember) {
   Run(4, {3}, [](const Comm& comm) {
     if (comm->rank() == 3) {

@@ -56,6 +56,7 @@ class FaultEndpoint final : public Endpoint {
   std::string peer_address() const override { return beneath_->peer_address(); }
   std::string Explain() const override { return beneath_->Explain(); }
   int64_t round_trip_ns() const override { return beneath_->round_trip_ns(); }
+  uint64_t received() const override { return beneath_->received(); }
 
   const Endpoint* beneath() const { return beneath_.get(); }
   bool ended() const { return ended_; }

@@ -317,6 +317,7 @@ int TcpEndpoint::Read(bool frames) {
     Lose(bytes.status());
     return 1;
   }
+  received_ += static_cast<uint64_t>(*bytes);
   TendStreams();
   if (connected()) {
     if (const absl::Status status = sockets_.WatchAlso(!receiver_.held_back()); !status.ok()) {

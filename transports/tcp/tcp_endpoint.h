@@ -43,6 +43,7 @@ class TcpEndpoint final : public Endpoint {
   void Close(const absl::Status& why) override;
   std::string peer_address() const override { return "tcp " + target_.address.ToString(); }
   int64_t round_trip_ns() const override;
+  uint64_t received() const override { return received_; }
 
   // ---- For the transport, from Poll.
   void Attach(PathSockets sockets);  // called when the handshakes are done
@@ -102,6 +103,7 @@ class TcpEndpoint final : public Endpoint {
   absl::Status end_;        // reason of the end
   absl::Status failed_;     // error that the next Report passes to OnLost
   int64_t lent_ = 0;        // part of TcpShared::lendable
+  uint64_t received_ = 0;   // bytes that Read has got
   bool line_over_ = false;  // urgent messages use the first connection from now on
   TcpSockets sockets_;
   TcpSender sender_;
