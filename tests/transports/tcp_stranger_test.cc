@@ -10,6 +10,7 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include "lib/base/status.h"
 #include "lib/net/socket.h"
 #include "tests/transports/endpoint_contract.h"
 #include "transports/tcp/frame.h"
@@ -374,6 +375,20 @@ TEST_F(TcpStranger, AResetIsNotTakenForTheEndOfAProcess) {
       path.reset();
     }
   }
+}
+
+// The kernel of a dead process resets the connection on which unread bytes wait, and closes the control
+// line.
+TEST_F(TcpStranger, AResetBesideAClosedControlLineIsTheEndOfAProcess) {
+  Channel peer = EnterAsPeer();
+  const linger reset = {1, 0};
+  ASSERT_EQ(setsockopt(peer.fd(), SOL_SOCKET, SO_LINGER, &reset, sizeof(reset)), 0);
+  peer.Reset();
+  line.Reset();
+  ASSERT_TRUE(PollUntil([&] { return !b->events.lost.empty(); }));
+  EXPECT_TRUE(IsPeerEnded(b->events.lost[0])) << b->events.lost[0];
+  path->Close(absl::AbortedError("next"));
+  path.reset();
 }
 
 // Returns how many connections of this process have this option, of TCP or SO_KEEPALIVE, with a

@@ -21,7 +21,7 @@ absl::StatusOr<ControlLine::State> Sort(int error) {
     return ControlLine::State::kGood;
   }
   if (error == ECONNRESET || error == EPIPE || error == ECONNABORTED) {
-    return ControlLine::State::kClosed;
+    return ControlLine::State::kReset;
   }
   return ConnectionError(error, "control line");
 }

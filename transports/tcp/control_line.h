@@ -39,10 +39,10 @@ class ControlLine {
   // called only when the control line is over.
   std::vector<std::string> TakeUnsent();
 
-  // The state of the connection after Read or Write. kClosed: the peer has closed this connection,
-  // or the connection was reset. The path's first connection may continue without the control line.
-  // If not, the first connection will end soon, with the reason.
-  enum class State { kGood, kClosed };
+  // The state of the connection after Read or Write. kClosed: the peer has closed this connection.
+  // kReset: the connection was reset. The path's first connection may continue without the control
+  // line. If not, the first connection will end soon, with the reason.
+  enum class State { kGood, kClosed, kReset };
   // Writes as much as the socket takes. Returns an error if the peer's host is gone.
   absl::StatusOr<State> Write();
   // Reads at most one message into `*text`. If no whole message has arrived, `*text` is empty.

@@ -1,7 +1,10 @@
 #include "transports/tcp/tcp_endpoint.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
+
+#include <poll.h>
 
 #include "absl/strings/str_cat.h"
 
@@ -13,6 +16,8 @@ namespace {
 
 // The number of reads of the peer's last messages after a write has failed.
 constexpr int kLastReads = 64;
+// The longest wait for the end of the control line after the first connection was reset.
+constexpr int kLineEndMs = 20;
 
 // A path with at least this round trip is long. On such a path the peer may send up to kMostLent
 // bytes before it is asked for them, and payloads use several connections from the beginning. 64
@@ -148,8 +153,32 @@ void TcpEndpoint::Close(const absl::Status& why) {
   Disconnect();
 }
 
-void TcpEndpoint::Lose(const absl::Status& why) {
+// When a process dies, its kernel resets the connections on which bytes wait that the process has not
+// read, and closes the others. So the first connection may be reset although the process has died,
+// while the control line, on which bytes rarely wait, is closed: a process that lives resets both
+// (TcpSockets::ResetWhenClosed), and so does a network that resets connections. Both ends arrive at
+// the same time.
+bool TcpEndpoint::ProvesEnd(const absl::Status& why) const {
+  const int error = BlameOf(why).sys_errno;
+  if ((error != ECONNRESET && error != EPIPE) || !connected()) {
+    return false;
+  }
+  if (!sockets_.line().attached()) {
+    return line_closed_ns_ != 0 && Clock::Real().Now() - line_closed_ns_ < kSecond;
+  }
+  pollfd line = {.fd = sockets_.line().fd(), .events = POLLRDHUP, .revents = 0};
+  return poll(&line, 1, kLineEndMs) == 1 && (line.revents & POLLRDHUP) != 0 &&
+         (line.revents & POLLERR) == 0;
+}
+
+void TcpEndpoint::Lose(const absl::Status& lost) {
   if (!ended()) {
+    const absl::Status why =
+        ProvesEnd(lost)
+            ? AsPeerEnded(WithBlame(
+                  absl::UnavailableError("the connection was reset (its process has ended)"),
+                  BlameOf(lost)))
+            : lost;
     End(why);
     failed_ = why;
     if (connected() && !IsPeerEnded(why)) {
@@ -247,7 +276,11 @@ bool TcpEndpoint::OnLine(const absl::StatusOr<ControlLine::State>& state) {
     return true;
   }
   const absl::Status why = state.status();
+  if (state.ok() && *state == ControlLine::State::kClosed) {
+    line_closed_ns_ = Clock::Real().Now();
+  }
   TakeOver();
+  sockets_.ResetLineWhenClosed();  // this process lives (ProvesEnd)
   sockets_.CloseLine();
   line_over_ = true;
   if (!why.ok()) {

@@ -92,6 +92,8 @@ class TcpEndpoint final : public Endpoint {
   // Moves the unsent messages of the control line to the first connection.
   void TakeOver();
   void LoseAfterReading(const absl::Status& why);
+  // Returns true if `why`, the end of the first connection, comes from the end of the peer's process.
+  bool ProvesEnd(const absl::Status& why) const;
   void TendStreams();
   // Adapts a new path to a round trip of this length. Returns the number of streams that the path
   // needs because it is long, or 0.
@@ -100,11 +102,12 @@ class TcpEndpoint final : public Endpoint {
   TcpShared* const shared_;
   const PathTarget target_;
   const PathSettings settings_;
-  absl::Status end_;        // reason of the end
-  absl::Status failed_;     // error that the next Report passes to OnLost
-  int64_t lent_ = 0;        // part of TcpShared::lendable
-  uint64_t received_ = 0;   // bytes that Read has got
-  bool line_over_ = false;  // urgent messages use the first connection from now on
+  absl::Status end_;            // reason of the end
+  absl::Status failed_;         // error that the next Report passes to OnLost
+  int64_t lent_ = 0;            // part of TcpShared::lendable
+  uint64_t received_ = 0;       // bytes that Read has got
+  int64_t line_closed_ns_ = 0;  // when the peer has closed the control line; 0: it has not
+  bool line_over_ = false;      // urgent messages use the first connection from now on
   TcpSockets sockets_;
   TcpSender sender_;
   StreamKeeper keeper_;

@@ -21,6 +21,11 @@
 namespace entrain {
 namespace {
 
+void ResetAtClose(int fd) {
+  const linger none{.l_onoff = 1, .l_linger = 0};
+  (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof(none));
+}
+
 void SetOption(int fd, int level, int option, int value) {
   // If this fails, the kernel's default stays.
   (void)setsockopt(fd, level, option, &value, sizeof(value));
@@ -251,8 +256,14 @@ void TcpSockets::EndSendingAll() {
 }
 
 void TcpSockets::ResetWhenClosed() {
-  const linger none{.l_onoff = 1, .l_linger = 0};
-  (void)setsockopt(first_.fd(), SOL_SOCKET, SO_LINGER, &none, sizeof(none));
+  ResetAtClose(first_.fd());
+  ResetLineWhenClosed();
+}
+
+void TcpSockets::ResetLineWhenClosed() {
+  if (line_.attached()) {
+    ResetAtClose(line_.fd());
+  }
 }
 
 absl::Status TcpSockets::Add(int fd, uint32_t events) {

@@ -70,9 +70,10 @@ class TcpSockets {
 
   // Ends the sending direction of the first connection and the streams (EndSending).
   void EndSendingAll();
-  // Makes Close reset the first connection. Without a reset the peer would assume that this process
-  // has ended, but this process goes on without the peer.
+  // Makes Close reset the first connection and the control line, or the control line alone. Without a
+  // reset the peer would assume that this process has ended, but this process goes on.
   void ResetWhenClosed();
+  void ResetLineWhenClosed();
 
  private:
   absl::Status Add(int fd, uint32_t events);
