@@ -50,6 +50,7 @@ from storms import judge, moments
 from storms.job import METHODS, Job, Lost
 from storms.places import PLACES, TREE, CannotRun
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 KINDS = ("kill", "stop", "cut", "holder")
 HEAD = ("method", "replicas", "setup", "minutes", "kills / stops / cuts / holder", "efficiency", "of the rest", "next round", "back",
         "loss", "equal", "ended", "growth", "checkpoints")
@@ -168,10 +169,6 @@ def storm(method, seed, options, directory):
     return cells, not wrong
 
 
-def print_row(cells):
-    print("| " + " | ".join(cells) + " |", flush=True)
-
-
 def text_of_tree(path):
     """Writes the training text: the pages and headers of this tree."""
     with open(path, "w", encoding="utf-8") as text:
@@ -226,6 +223,8 @@ def parse_arguments():
         parser.error(f"--setup {options.setup} has no cables that could be cut")
     if options.holder_kills_per_hour and not place.holder:
         parser.error(f"--setup {options.setup}: no process holds the store")
+    if options.setup == "launcher" and options.moments:
+        parser.error("--moments needs a supervisor, and --setup launcher has none")
     if options.setup == "launcher" and not os.access(options.run, os.X_OK):
         parser.error("--setup launcher needs --run")
     if not options.steps_given and options.step_ms <= 0:
@@ -235,11 +234,21 @@ def parse_arguments():
     return options
 
 
+def interrupted(number, _):
+    """Ends this program, which clears up. Further signals are ignored meanwhile."""
+    for each in SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
 def main():
     options = parse_arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    for number in SIGNALS:
+        signal.signal(number, interrupted)
     directory = tempfile.mkdtemp(prefix="entrain-storm-")
-    rows, jobs, bad, minutes_steps = [], 0, 0, options.minutes * 60e3 / max(options.step_ms, 1e-9)
+    jobs, bad, minutes_steps = 0, 0, options.minutes * 60e3 / max(options.step_ms, 1e-9)
+    head = moments.HEAD if options.moments else HEAD
+    table_head = (head, ["---"] * len(head))  # until it is printed
     try:
         if not options.data:
             options.data = os.path.join(directory, "text")
@@ -251,7 +260,10 @@ def main():
                 place = os.path.join(directory, f"{method}{number}")
                 cells, good = (moments.moments if options.moments else storm)(method, options.seed + number, options, place)
                 jobs, bad = jobs + 1, bad + (not good)
-                rows += [cells] if cells else []
+                if cells:
+                    for row in (*table_head, cells):
+                        print("| " + " | ".join(row) + " |", flush=True)
+                    table_head = ()
                 if good:
                     shutil.rmtree(place)
     except CannotRun as reason:
@@ -261,10 +273,6 @@ def main():
     except BaseException:
         shutil.rmtree(directory, ignore_errors=True)
         raise
-    if rows:
-        head = moments.HEAD if options.moments else HEAD
-        for cells in (head, ["---"] * len(head), *rows):
-            print_row(cells)
     print(f"{jobs} jobs, {bad} not good" + (f"; their files are in {directory}" if bad else ""))
     if not bad:
         shutil.rmtree(directory)
