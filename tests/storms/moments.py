@@ -155,7 +155,8 @@ def moments(method, seed, options, directory):
         bad += sum(len(bad_lines) for _, bad_lines in number_and_bad)
         back += [judge.counted_again(job, strike) for strike in job.strikes]
         if lines:
-            print(*[f"{method}, seed {seed}, job {jobs}: {line}" for line in lines], *judge.strikes(job), *judge.last_lines(job), sep="\n  ", flush=True)
+            found = [f"{method}, seed {seed}, job {jobs}: {line}" for line in lines]
+            print(*found, *judge.strikes(job), *judge.last_lines(job), sep="\n  ", flush=True)
         else:
             shutil.rmtree(place)
         if not sum(play.kills.values()):
