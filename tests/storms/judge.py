@@ -180,5 +180,6 @@ def last_lines(job, count=4):
 def strikes(job):
     """Returns a line for each strike, with its seconds since the begin of the storm."""
     begun = job.window_begun or job.begun
-    return [f"{strike.begun - begun:8.2f} s: {strike.kind} of rank {strike.rank}"
+    return [f"{strike.begun - begun:8.2f} s: "
+            + (f"kill of the {job.place.holder}" if strike.kind == "holder" else f"{strike.kind} of rank {strike.rank}")
             + (f", for {strike.ended - strike.begun:.2f} s" if strike.ended else "") for strike in job.strikes]
