@@ -2,7 +2,7 @@
 
     save        while the temporary file of a checkpoint is there
     exchange    around an exchange at which the replicas save or evaluate
-    join        while a replica that was just killed is started again and joins; the newcomer, or another one if two stay
+    join        two kills: of a replica, and of its newcomer, which joins at that time, or of another one if a majority stays
     load        all replicas are killed, and started again with --resume latest; one is killed before it has made a step
     end         from the last step to the end of the process
 
