@@ -20,8 +20,8 @@ Faults      kill     SIGKILL of a replica, the first one too
             stop     SIGSTOP of a replica for a time within --lengths, then SIGCONT
             cut      the cable of a replica's network namespace is down for such a time (tls)
             holder   SIGKILL of entrain-run (launcher), which is started again with --resume latest after such a time; of a member of etcd
-A fault waits while it would leave no replica that trains: the run is then lost. Where replicas are stopped, cut or on other hosts, it waits
-while it would leave no majority. Of two replicas one is struck all the same.
+A fault waits while it would leave no replica that trains: the run would then go back to a checkpoint. Where replicas are stopped, cut or
+on other hosts, it waits while it would leave no majority. Of two replicas one is struck all the same.
 
 The row at the end
   efficiency   micro-batches that an exchange has counted within the storm, divided by those that the undisturbed run makes in this time.
@@ -33,6 +33,7 @@ The row at the end
   equal        exchanges whose anchors were logged by at least two replicas; all must be equal. The library compares them too. A channel
                (acco) logs no anchors
   ended        replicas that ended with an error after a stop or a cut; others that ended with an error, of them members (not newcomers)
+  resumed      how often the whole job has continued from a checkpoint: after a kill of the launcher, or because no replica was left
   growth       open descriptors and memory of the longest-living process, after its first exchange and at the end
 
 The files of a job that is not good are kept; the last line names their directory. The exit status is then 1; it is 77 where this machine lacks
@@ -56,7 +57,7 @@ from storms.places import PLACES, TREE, CannotRun
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 KINDS = ("kill", "stop", "cut", "holder")
 HEAD = ("method", "replicas", "setup", "minutes", "kills / stops / cuts / holder", "efficiency", "of the rest", "next round", "back",
-        "loss", "equal", "ended", "growth", "checkpoints")
+        "loss", "equal", "ended", "resumed", "growth", "checkpoints")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,7 +148,7 @@ def row_of(method, job, whole, options):
              judge.middle_and_worst([judge.next_round(job, strike) for strike in kills]),
              judge.middle_and_worst([judge.counted_again(job, strike) for strike in kills]), f"{loss:+.2f} %",
              f"{compared - len(unequal)} of {compared}" if compared else "–",
-             f"{job.ended_after}; {len(members)}, {sum(' member ' in line for line in members)} members", judge.growth(job),
+             f"{job.ended_after}; {len(members)}, {sum(' member ' in line for line in members)} members", str(len(job.resumed)), judge.growth(job),
              f"{number}, {len(bad)} bad"]
     return cells, wrong, members
 

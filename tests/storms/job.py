@@ -128,6 +128,7 @@ class Job:
         self.launcher, self.restarts, self.again_at = None, {}, {}
         self.no_moment = []  # faults that did not strike, because the job might not have survived them
         self.lost, self.left = "", []  # why the job was lost; what is left of it
+        self.nobody = False  # no replica was left, and none trains yet
         self.resumed = []  # (time, step): when the whole job began again, behind which step
         self.ended_after, self.ended_unstruck = 0, []  # replicas that have ended by themselves
         self.begun = self.last_exchange = self.member_seen = self.sampled = time.monotonic()
@@ -203,6 +204,7 @@ class Job:
         if self.trained_since is None and len(living) == self.options.replicas:
             self.trained_since = now
             self.window_begun = self.window_begun or now
+        self.note_loss_of_all(living, now)
         if living or self.finished():
             self.member_seen = now
         if self.launcher is not None:
@@ -210,6 +212,16 @@ class Job:
         else:
             self.start_again(now)
         self.judge_progress(now)
+
+    def note_loss_of_all(self, living, now):
+        """When no replica is left, those that are started again continue from the newest checkpoint."""
+        if self.trained_since and not living and self.has_nobody() and not (self.finished() or self.nobody or self.down("holder")):
+            self.nobody = True
+            self.resumed.append((now, self.newest_checkpoint()))
+        elif living and self.nobody:
+            self.nobody = False
+            if min(replica.records[0].step for replica in living) != self.resumed[-1][1] + 1:
+                self.resumed.pop()  # a newcomer has taken over, or the steps begin anew
 
     def find_ranks(self):
         known = {replica.path for replica in self.replicas}
@@ -258,7 +270,7 @@ class Job:
             if now - self.begun > START_S:
                 raise Lost(f"not all replicas train after {START_S:.0f} s")
             return
-        if now - self.member_seen > (10 if self.has_nobody() else seconds + 10):
+        if now - self.member_seen > seconds + 60:  # all that are left may have to meet again
             raise Lost("no replica is left that trains")
         if now - self.last_exchange > seconds + 60 and not self.finished():
             raise Lost(f"no exchange for {now - self.last_exchange:.0f} s")
