@@ -107,9 +107,9 @@ void Channel::Save(const std::string& name) {
   Check(entrain_acco_save(acco_.get(), &config));
 }
 
-void Channel::Load(const std::string& file) {
+void Channel::Load(const Options& options, const std::string& file) {
   const CheckpointPath path(file);
-  entrain_checkpoint_config_t config = CheckpointConfig(options_);
+  entrain_checkpoint_config_t config = CheckpointConfig(options);
   config.save_dir = path.directory.c_str();
   config.ckpt_name = path.name.c_str();
   Check(entrain_acco_load(acco_.get(), &config));

@@ -47,7 +47,7 @@ class Channel {
   void Save(const std::string& name);
   // Loads a checkpoint. Collective. On failure, throws Error with the same message on all ranks,
   // and changes nothing.
-  void Load(const std::string& file);
+  void Load(const Options& options, const std::string& file);
 
  private:
   static double Schedule(void* self, int64_t progress);

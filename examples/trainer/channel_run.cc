@@ -111,9 +111,13 @@ void ChannelRun::Join() {
 }
 
 void ChannelRun::Resume() {
-  session_->Agree([this] {
-    LoadFirst(resumed_, session_->rank() == 0,
-              [this](const std::string& file) { channel_.Load(file); });
+  std::string kind;
+  session_->Agree([&] {
+    kind = LoadFirst(options_, resumed_, session_->rank() == 0,
+                     [this](const Options& options, const std::string& file) {
+                       channel_.Load(options, file);
+                     })
+               .checkpoint_kind;
     const int64_t steps = options_.total_steps(session_->ranks());
     if (options_.tokens == 0 && channel_.info().commits > steps) {
       throw Error("--resume " + resumed_[0] + " is of step " +
@@ -122,7 +126,7 @@ void ChannelRun::Resume() {
     }
   });
   const entrain_acco_info_t info = channel_.info();
-  if (options_.checkpoint_kind == "portable") {
+  if (kind == "portable") {
     made_ = (info.gradients + session_->ranks() - 1) / session_->ranks();
   }
   made_before_ = made_;

@@ -176,19 +176,34 @@ void SaveOrCount(const Options& options, Session* session, int64_t* failed,
   }
 }
 
-void LoadFirst(const std::vector<std::string>& files, bool prints,
-               const std::function<void(const std::string& file)>& load) {
+Options LoadFirst(
+    const Options& options, const std::vector<std::string>& files, bool prints,
+    const std::function<void(const Options& options, const std::string& file)>& load) {
+  Options portable = options;
+  portable.checkpoint_kind = "portable";
+  const bool both = options.checkpoint_kind == "exact" && files[0] != options.resume;
+  std::vector<const Options*> kinds = {&options};
+  if (both) {
+    kinds.push_back(&portable);
+  }
   std::optional<Error> first;
   for (const std::string& file : files) {
-    try {
-      load(file);
-      return;
-    } catch (const Error& error) {
-      if (!first.has_value()) {
-        first.emplace(error);
-      }
-      if (prints && &file != &files.back()) {
-        std::fprintf(stderr, "entrain-train: %s; taking an older one\n", error.what());
+    for (const Options* kind : kinds) {
+      try {
+        load(*kind, file);
+        if (prints && kind == &portable) {
+          std::printf("%s: loaded as a portable checkpoint\n", file.c_str());
+          std::fflush(stdout);
+        }
+        return *kind;
+      } catch (const Error& error) {
+        if (!first.has_value()) {
+          first.emplace(error);
+        }
+        if (prints && (&file != &files.back() || (both && kind == &options))) {
+          std::fprintf(stderr, "entrain-train: %s; taking %s\n", error.what(),
+                       both && kind == &options ? "it as a portable one" : "an older one");
+        }
       }
     }
   }

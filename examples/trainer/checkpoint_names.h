@@ -27,9 +27,11 @@ struct CheckpointPath {
 // the run would overwrite checkpoints of an earlier run. Collective.
 std::vector<std::string> FilesToResume(const Options& options, Session* session);
 // Calls `load` with each of the files, until it does not throw Error. If it throws for all, throws
-// the first of these errors. Prints a line for each file that is left out if `prints`.
-void LoadFirst(const std::vector<std::string>& files, bool prints,
-               const std::function<void(const std::string& file)>& load);
+// the first of these errors. Prints a line for each file that is left out if `prints`. An exact
+// checkpoint that a directory offers (not --resume FILE) may have been saved while replicas were
+// away, and then fits as a portable one. Returns the options with the kind that was loaded.
+Options LoadFirst(const Options& options, const std::vector<std::string>& files, bool prints,
+                  const std::function<void(const Options& options, const std::string& file)>& load);
 
 // Runs `save`, which throws the same Error on all ranks if it fails. If it succeeds, removes old
 // checkpoints (--keep). If it fails, throws, or with --failed-saves continue prints the error and

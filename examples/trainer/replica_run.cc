@@ -141,8 +141,9 @@ void ReplicaRun::Join() {
 
 void ReplicaRun::Resume() {
   session_->Agree([this] {
-    LoadFirst(resumed_, session_->rank() == 0,
-              [this](const std::string& file) { method_.Load(options_, file); });
+    LoadFirst(
+        options_, resumed_, session_->rank() == 0,
+        [this](const Options& options, const std::string& file) { method_.Load(options, file); });
     steps_before_ = method_.steps();
     if (steps_before_ > steps_) {
       throw Error("--resume " + resumed_[0] + " is of step " + std::to_string(steps_before_) +

@@ -159,6 +159,11 @@ absl::Status ChannelState::Load(const CheckpointOptions& options) {
   StateList state(slab(), options.kind, parts_.round.buffers().own().callers());
   return Restore(all, "load", CheckOptions(options), &state, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
+    if (options.kind == CheckpointKind::kPortable) {
+      StateList exact(slab(), CheckpointKind::kExact, parts_.round.buffers().own().callers());
+      VisitState(exact);
+      state.SetExact(exact);
+    }
     return LoadState(all, PartOf(slab()), options, &state);
   });
 }

@@ -195,7 +195,8 @@ absl::Status Loader::CheckLayers() const {
 }
 
 // Returns an error if the checkpoint has an array for this rank that is not in this run's state.
-// Otherwise the array would be lost silently.
+// Otherwise the array would be lost silently. Arrays of the exact kind alone are dropped by a
+// portable load.
 absl::Status Loader::CheckPlaces() const {
   std::set<std::string> names;
   for (const StateItem& item : state_.items()) {
@@ -205,7 +206,8 @@ absl::Status Loader::CheckPlaces() const {
     const bool ours = array.rank < 0
                           ? array.part < 0 || array.part == part_.part
                           : options_.kind == CheckpointKind::kExact && array.rank == all_.rank();
-    if (ours && names.count(array.name) == 0) {
+    const bool dropped = manifest_.kind == CheckpointKind::kExact && state_.drops(array.name);
+    if (ours && !dropped && names.count(array.name) == 0) {
       return Unfit(absl::StrCat("has ", Describe(array),
                                 ", for which this run has no place: its options differ"));
     }

@@ -194,6 +194,11 @@ absl::Status EditState::Load(const CheckpointOptions& options) {
   return Restore(all, "load", options.timeout_ns, CheckOptions(options), &state,
                  [&]() -> absl::Status {
                    ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
+                   if (options.kind == CheckpointKind::kPortable) {
+                     StateList exact(slab(), CheckpointKind::kExact, parts_.worker.arrays());
+                     VisitState(exact);
+                     state.SetExact(exact);
+                   }
                    return LoadState(all, Part(), options, &state);
                  });
 }

@@ -121,4 +121,13 @@ absl::Status StateList::Apply(Deadline give_up) {
   return Settle(give_up);
 }
 
+void StateList::SetExact(const StateList& exact) {
+  for (const StateItem& item : exact.items_) {
+    dropped_.insert(item.name);
+  }
+  for (const StateItem& item : items_) {
+    dropped_.erase(item.name);
+  }
+}
+
 }  // namespace entrain

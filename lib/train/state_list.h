@@ -50,6 +50,12 @@ class StateList final : public StateVisitor {
              int64_t count) override;
   void Layer(absl::string_view name, int layer, void* shard, DType dtype) override;
 
+  // Must be called on a portable list, after the visit. `exact` lists the same state for an exact
+  // checkpoint. A portable load of an exact checkpoint drops the items that only `exact` has: they
+  // mean nothing to other ranks.
+  void SetExact(const StateList& exact);
+  bool drops(const std::string& name) const { return dropped_.count(name) > 0; }
+
   // Returns an error if names or positions are invalid.
   const absl::Status& status() const { return status_; }
   std::vector<StateItem>& items() { return items_; }
@@ -80,6 +86,7 @@ class StateList final : public StateVisitor {
   const ArraysAt at_;
   std::vector<StateItem> items_;
   std::set<std::tuple<std::string, int, int64_t>> names_;  // names, with layer and first element
+  std::set<std::string> dropped_;                          // names
   absl::Status status_;
 };
 

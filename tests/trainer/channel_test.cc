@@ -176,6 +176,21 @@ TEST_F(ChannelTest, PortableResumeOnOtherRanksByAnotherMethod) {
   }
 }
 
+// An exact checkpoint is loaded as a portable one on other ranks: half batches and rounds that were
+// not taken are dropped. --resume latest does so by itself.
+TEST_F(ChannelTest, ExactCheckpointsResumeOnOtherRanks) {
+  const std::string flags = "--lr 0.01 --method acco --save-dir " + Path("saves");
+  Run("acco", 2, flags + " --steps 40");
+  const Outcome latest = Run("latest", 3, flags + " --steps 60 --resume latest");
+  EXPECT_THAT(latest.output,
+              testing::HasSubstr("step-00000040.ckpt: loaded as a portable checkpoint"));
+  EXPECT_EQ(Log("latest").begin()->first.first, 41);
+  Run("alone", 1,
+      "--lr 0.01 --method zero1 --steps 60 --checkpoint-kind portable --resume " +
+          Path("saves/step-00000040.ckpt"));
+  EXPECT_EQ(Log("alone").begin()->first.first, 41);
+}
+
 TEST_F(ChannelTest, WhatIsWrongIsSaidOnceByOneRank) {
   Run("acco", 2, "--method acco --steps 4 --save-dir " + Path("saves"));
   const auto once = [&](const std::string& flags, const std::string& line) {
