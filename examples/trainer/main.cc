@@ -71,6 +71,11 @@ int main(int argc, char** argv) {
     }
     return Complain(error);
   }
+  for (const std::string& warning : options->warnings) {
+    if (trainer::LauncherRank() == 0) {
+      std::fprintf(stderr, "entrain-train: warning: %s\n", warning.c_str());
+    }
+  }
   try {
     Work(*options);
   } catch (const Error& error) {
