@@ -2,6 +2,7 @@
 #   lib, collectives, transports: what the table allows; concrete transports only in transports/registry.cc
 #   include/entrain:              itself, <stddef.h>, <stdint.h>; mpi.h, whose code programs compile, also the headers that it needs
 #   examples:                     <entrain/...> and their own folder
+# Also checks that the library starts its threads by lib/base/library_thread.h, or sets their floating-point environment itself.
 # Includes of ours are quoted and named by their path from the root; <...> and absl/ are not ours.
 cmake_minimum_required(VERSION 3.25)
 set(errors 0)
@@ -98,6 +99,16 @@ foreach(file IN LISTS files)
   endforeach()
 endforeach()
 
+list_files(files lib collectives transports)
+foreach(file IN LISTS files)
+  file(READ ${ROOT}/${file} text)
+  if(text MATCHES "std::j?thread[({]" AND NOT file STREQUAL "lib/base/library_thread.h")
+    complain("${file}: start the thread by LibraryThread (lib/base/library_thread.h), which sets its floating-point environment")
+  elseif(text MATCHES "pthread_create\\(" AND NOT text MATCHES "FloatEnvironment::Set\\(\\)")
+    complain("${file}: the new thread must call FloatEnvironment::Set()")
+  endif()
+endforeach()
+
 file(GLOB files RELATIVE ${ROOT} ${ROOT}/include/entrain/*.h)
 foreach(file IN LISTS files)
   file(STRINGS ${ROOT}/${file} lines REGEX "^[ \t]*#[ \t]*include")
@@ -127,6 +138,6 @@ foreach(file IN LISTS files)
 endforeach()
 
 if(errors GREATER 0)
-  message(FATAL_ERROR "${errors} includes break the rules")
+  message(FATAL_ERROR "${errors} lines break the rules")
 endif()
 message(STATUS "${count} files keep to lib/layers.txt")

@@ -384,7 +384,9 @@ line, each line behind its rank: "[3] text". ENTRAIN_* variables are passed on t
 that does not exist, or whose value no rank could take, is refused before any rank is started. Where ENTRAIN_KEY_FILE is
 not set, the job gets a random key of its own, which keeps other users out of its store and from its ranks.
 
-Ranks whose output nobody reads wait as soon as 1 MiB is left unread; the time limit and the ending of ranks do not.
+Ranks whose output nobody reads wait as soon as 1 MiB is left unread; the time limit and the ending of ranks do not. If the
+reader of standard output goes away (| head), the ranks go on and their output is dropped. A line on standard error says
+at the end how many bytes and lines were dropped, and why. The exit code does not change.
 
 If a rank fails, the others have 2 s for their last words: to report what they saw of it and end by themselves. Those
 that are left are asked to end (SIGTERM), and killed 5 s later. SIGINT, SIGTERM and SIGHUP are passed on to the ranks at

@@ -1,5 +1,7 @@
 #include "tools/job_output.h"
 
+#include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include <unistd.h>
@@ -79,10 +81,12 @@ void JobOutput::Finish(int64_t quiet_ns, int interrupted) {
     stream.to.Finish();
   }
   const bool read = out_->Drain(quiet_ns, interrupted);
-  if (!read) {
-    Say(absl::StrCat("nobody reads standard output; ", out_->waiting(), " bytes of it are lost"));
-  } else if (out_->lost() > 0) {
-    Say(absl::StrCat(out_->lost(), " bytes of standard output are lost: ", out_->why_lost()));
+  if (const Outlet::Loss lost = out_->lost(!read); lost.bytes > 0) {
+    const std::string why = lost.error == 0       ? "nobody reads it"
+                            : lost.error == EPIPE ? "its reader has gone"
+                                                  : std::strerror(lost.error);
+    Say(absl::StrCat("dropped ", lost.bytes, " bytes of standard output (", lost.lines,
+                     " lines): ", why));
   }
   // While this function waited for the reader of standard output, the reader of standard error had
   // the same time. So it gets only a short time for the line above.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <condition_variable>
-#include <cstring>
 #include <mutex>
 #include <thread>
 
@@ -19,6 +18,10 @@ namespace entrain {
 namespace {
 
 constexpr size_t kStep = 64 << 10;
+
+size_t LinesIn(absl::string_view text) {
+  return static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
+}
 
 // Returns the number of bytes written, or a negative number for an error that waiting does not
 // cure.
@@ -45,10 +48,10 @@ struct Outlet::State {
   const Fd progress;
   std::mutex mutex;
   std::condition_variable more;
-  std::string text;    // bytes that the thread has not taken yet
-  size_t waiting = 0;  // bytes of `text`, and bytes that the thread has taken but not written
-  size_t lost = 0;
-  int error = 0;  // errno of the last loss
+  std::string text;  // bytes that the thread has not taken yet
+  // Of `text`, and of the bytes that the thread has taken but not written.
+  size_t waiting = 0, waiting_lines = 0;
+  Loss lost;
   bool closed = false;
 };
 
@@ -77,12 +80,15 @@ void Outlet::WriteAll(const std::shared_ptr<State>& state) {
       const int error = errno;
       lock.lock();
       const size_t over = put < 0 ? taken.size() - done : static_cast<size_t>(put);
+      const size_t lines = LinesIn(absl::string_view(taken).substr(done, over));
       if (put < 0) {
-        state->lost += over;
-        state->error = error;
+        state->lost.bytes += over;
+        state->lost.lines += lines;
+        state->lost.error = error;
       }
       done += over;
       state->waiting -= over;
+      state->waiting_lines -= lines;
       eventfd_write(state->progress.get(), 1);
     }
   }
@@ -92,6 +98,7 @@ void Outlet::Add(absl::string_view text) {
   const std::lock_guard<std::mutex> lock(state_->mutex);
   state_->text.append(text.data(), text.size());
   state_->waiting += text.size();
+  state_->waiting_lines += LinesIn(text);
   state_->more.notify_one();
 }
 
@@ -125,14 +132,14 @@ bool Outlet::Drain(int64_t quiet_ns, int interrupted) {
   return true;
 }
 
-size_t Outlet::lost() const {
+Outlet::Loss Outlet::lost(bool waiting) const {
   const std::lock_guard<std::mutex> lock(state_->mutex);
-  return state_->lost;
-}
-
-std::string Outlet::why_lost() const {
-  const std::lock_guard<std::mutex> lock(state_->mutex);
-  return std::strerror(state_->error);
+  Loss all = state_->lost;
+  if (waiting) {
+    all.bytes += state_->waiting;
+    all.lines += state_->waiting_lines;
+  }
+  return all;
 }
 
 bool SameFile(int a, int b) {

@@ -34,9 +34,13 @@ class Outlet {
   // Blocks until all bytes are written. Returns false if nothing more was written for
   // `quiet_ns`, or if `interrupted` became readable.
   bool Drain(int64_t quiet_ns, int interrupted);
-  // Return the number of bytes that could not be written, and the reason ("Broken pipe").
-  size_t lost() const;
-  std::string why_lost() const;
+  // Text that its reader did not get. A line counts if its end was lost.
+  struct Loss {
+    size_t bytes = 0, lines = 0;
+    int error = 0;  // errno of the last write that failed; 0: none did
+  };
+  // Returns what could not be written. With `waiting`, what has not been written yet counts too.
+  Loss lost(bool waiting) const;
 
  private:
   struct State;

@@ -9,6 +9,7 @@
 
 #include "examples/trainer/error.h"
 #include "examples/trainer/flag_checks.h"
+#include "examples/trainer/inert_flags.h"
 #include "examples/trainer/presets.h"
 #include <CLI/CLI.hpp>
 
@@ -593,6 +594,7 @@ Options ParseFlags(std::vector<std::string> words) {
   }
   (options.by_channel() ? options.channel : options.edit).insert(both.begin(), both.end());
   CheckFlags(options, groups);
+  options.warnings = WarningsOf(options, groups);
   return options;
 }
 

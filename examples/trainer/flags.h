@@ -78,6 +78,7 @@ struct Options {
   std::string failed_saves = "end";       // "end", "continue"
   std::string checkpoint_kind = "exact";  // "portable", "exact"
   bool full_state_dict = true, rank0_only = true;
+  std::vector<std::string> warnings;  // one line for each given flag without an effect
 
   bool by_channel() const;
   // Returns true if the run takes in newcomers (--admit): replicas, or with a channel single ranks.

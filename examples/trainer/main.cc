@@ -45,7 +45,8 @@ void Work(const trainer::Options& options) {
 // Moments of parameters that are never used, and probabilities of bytes that never occur, decay
 // into denormal numbers. An operation on such a number costs about a hundred cycles. Without this
 // setting, training would be three times slower after a few hundred steps. Threads that start later
-// inherit the setting.
+// inherit the setting. Calls of the library do not use it: the library computes in an environment
+// of its own, so that all ranks get the same bits.
 void TakeDenormalsForZero() {
 #if defined(__SSE__)
   constexpr unsigned kFlushToZero = 0x8000, kDenormalsAreZero = 0x0040;
@@ -70,6 +71,11 @@ int main(int argc, char** argv) {
       return 0;
     }
     return Complain(error);
+  }
+  for (const std::string& warning : options->warnings) {
+    if (trainer::LauncherRank() == 0) {
+      std::fprintf(stderr, "entrain-train: warning: %s\n", warning.c_str());
+    }
   }
   try {
     while (true) {

@@ -51,6 +51,10 @@
  *    FAILED_PRECONDITION. Apart from that, the child may run without exec, for example as a data loader. A fork handler
  *    of the library closes the library's sockets in the child. So peers notice the death of the parent even if the
  *    child lives on.
+ * 10 The library computes in a floating-point environment of its own, on its threads and inside calls: round to nearest,
+ *    subnormal numbers keep their value, no exception traps. So all ranks get the same bits, whatever the environments
+ *    of their threads. A call restores the environment of its thread, but may raise exception flags. Functions of the
+ *    caller run in the library's environment.
  *
  * Several sources can give a setting. The library takes the first source of this list that gives it: the call, the
  * config struct, ENTRAIN_* environment variables, the launcher's variables, the default. */

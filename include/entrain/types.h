@@ -80,7 +80,8 @@ enum {
 
 /* Reduction operators.
  * - Floats of 16 and 8 bits: each combination is computed in f32 and rounded once, to nearest even.
- * - avg: the sum divided by the number of ranks. For integers the quotient is truncated toward zero.
+ * - avg: the sum divided by the number of ranks. For integers the sum does not wrap around, and the quotient is truncated
+ *   toward zero.
  * - Sums and products of integers wrap around.
  * - min, max: the result is NaN if any contribution is NaN.
  * - Bit operators (band, bor, bxor): integers only.

@@ -40,6 +40,17 @@ absl::Status Join(const entrain::CommOptions& options, entrain_comm_t** comm) {
   return absl::OkStatus();
 }
 
+// As ToCommOptions, for a communicator from the environment. If the options or the default runtime
+// cannot be made, tells the other ranks.
+absl::StatusOr<entrain::CommOptions> OptionsOrTell(const entrain_comm_config_t& config) {
+  absl::StatusOr<entrain::CommOptions> options = ToCommOptions(config);
+  const std::string name = config.name != nullptr ? config.name : entrain::CommOptions().name;
+  if (!options.ok() && config.runtime == nullptr && CheckName(name).ok()) {
+    TellOthers(name, options.status());
+  }
+  return options;
+}
+
 absl::Status CheckSplit(const entrain_comm_t* comm, int32_t color) {
   ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
   return color >= -1
@@ -167,7 +178,7 @@ entrain_status_t entrain_comm_create_from_env(const entrain_comm_config_t* confi
           entrain::CopyStruct(config, &known, sizeof(known), "entrain_comm_config_t"));
     }
     ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
-    ENTRAIN_ASSIGN_OR_RETURN(entrain::CommOptions options, ToCommOptions(known));
+    ENTRAIN_ASSIGN_OR_RETURN(entrain::CommOptions options, OptionsOrTell(known));
     ENTRAIN_ASSIGN_OR_RETURN(Place place,
                              PlaceFromEnvironment(options.runtime->security(), options.timeout_ns));
     options.store = place.store;

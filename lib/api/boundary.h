@@ -1,6 +1,7 @@
 // The boundary between the C API and the C++ library. Every public function that can fail runs its
 // body in Guard. Guard refuses calls in a forked child. It converts the absl::Status of the body to
-// a code, and stores a failure as this thread's last error.
+// a code, and stores a failure as this thread's last error. The body computes in the floating-point
+// environment of the library, because the caller's thread may have another one.
 //
 // Thread safety: any thread. Each thread has its own last error.
 #pragma once
@@ -14,6 +15,7 @@
 
 #include "include/entrain/entrain.h"
 #include "lib/base/callback_scope.h"
+#include "lib/base/float_environment.h"
 #include "lib/base/status.h"
 
 namespace entrain::api {
@@ -74,11 +76,12 @@ void WriteDefaults(const Struct& defaults, Struct* to, size_t bytes) {
   WriteDefaults(&defaults, sizeof(defaults), to, bytes);
 }
 
-// Runs `body`, which returns absl::Status. Returns an error instead in a forked child. Also if the
+// Runs `body`, which returns absl::Status, in the library's floating-point environment. Returns an error instead in a forked child. Also if the
 // thread is inside a callback that must not call this kind of function. Guard reads `reach` after
 // the body, because the body may change it.
 template <typename Body>
 entrain_status_t Guard(const char* function, const Reach& reach, Does does, const Body& body) {
+  const FloatEnvironment environment;
   absl::Status status = CheckProcess();
   if (status.ok()) {
     status = CallbackScope::Check(does);

@@ -15,7 +15,9 @@
 #include "lib/base/config.h"
 #include "lib/base/log.h"
 #include "lib/base/status.h"
+#include "lib/comm/creation.h"
 #include "lib/comm/launcher.h"
+#include "lib/comm/runtime.h"
 #include "lib/store/prefix_store.h"
 
 namespace entrain::api {
@@ -135,6 +137,29 @@ absl::StatusOr<Place> PlaceFromEnvironment(const Security& security, int64_t tim
   ENTRAIN_ASSIGN_OR_RETURN(std::shared_ptr<Store> store, PartOf(*launch, security, timeout_ns));
   return Place{
       .rank = launch->rank, .size = launch->size, .store = std::move(store), .restarts = restarts};
+}
+
+void TellOthers(const std::string& name, const absl::Status& why) {
+  constexpr int64_t kTellNs = 2 * kSecond;
+  const absl::StatusOr<Launch> launch = DetectLaunch(GetEnv);
+  const auto restarts = Restarts();
+  // A process that was started again does not meet the others: it is a newcomer.
+  if (!launch.ok() || launch->size < 2 || !restarts.ok() || restarts->value_or(0) > 0) {
+    return;
+  }
+  const absl::StatusOr<Security> security = LoadSecurity({});
+  const bool needs_proof = !absl::StartsWith(launch->store_url, "file:") &&
+                           !absl::StartsWith(launch->store_url, "etcd:");
+  if (!security.ok() && needs_proof) {
+    return;
+  }
+  const auto store = PartOf(*launch, security.ok() ? *security : Security(), kTellNs);
+  if (!store.ok()) {
+    return;
+  }
+  const int use = entrain::Runtime::UsesOfDefault()->Next((*store)->url(), name);
+  TellUnable(**store, {.key = MeetingKey(name, use), .rank = launch->rank, .size = launch->size},
+             why, {Deadline::After(kTellNs)});
 }
 
 absl::StatusOr<std::shared_ptr<Store>> StoreFromEnvironment(const Security& security,

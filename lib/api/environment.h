@@ -28,6 +28,15 @@ struct Place {
 // most 30 s.
 absl::StatusOr<Place> PlaceFromEnvironment(const Security& security, int64_t timeout_ns);
 
+// Tells the other ranks that this rank cannot create the communicator `name`, because a setting of
+// this process or its key is refused (`why`). Otherwise the other ranks would wait for this rank until
+// their deadlines. Blocks for a few seconds at most.
+//
+// If the reason is the key or a certificate, this process cannot prove to a store tcp: or local:
+// that it belongs to the job. The store must not believe it then, because a stranger could end a
+// job in this way. So such a reason is told in a store without a proof only: file: and etcd:.
+void TellOthers(const std::string& name, const absl::Status& why);
+
 // Opens the job's store as PlaceFromEnvironment does. Needs no rank in the environment:
 // ENTRAIN_STORE is sufficient.
 absl::StatusOr<std::shared_ptr<Store>> StoreFromEnvironment(const Security& security,

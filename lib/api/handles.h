@@ -220,6 +220,7 @@ void Destroy(const char* function, Handle* handle, Does does = Does::kLook) {
   if (handle == nullptr || Forked()) {
     return;
   }
+  const FloatEnvironment environment;  // the end of a communicator finishes calls of other ranks
   absl::Status status = NotNull(static_cast<const Handle*>(handle), "the handle");
   if (status.ok()) {
     status = CallbackScope::Check(does);

@@ -7,11 +7,16 @@
 // that function more often on one rank than on another. A call started in it might then have no
 // counterpart on the other ranks.
 //
+// A callback runs in the library's floating-point environment. The end of the scope sets this
+// environment again, because the callback may have changed it.
+//
 // Thread safety: each thread has its own scopes.
 #pragma once
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+
+#include "lib/base/float_environment.h"
 
 namespace entrain {
 
@@ -30,7 +35,10 @@ class CallbackScope {
   CallbackScope(absl::string_view name, Does may) : name_(name), may_(may), outer_(innermost_) {
     innermost_ = this;
   }
-  ~CallbackScope() { innermost_ = outer_; }
+  ~CallbackScope() {
+    innermost_ = outer_;
+    FloatEnvironment::Set();
+  }
   CallbackScope(const CallbackScope&) = delete;
   CallbackScope& operator=(const CallbackScope&) = delete;
 

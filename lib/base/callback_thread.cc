@@ -11,6 +11,7 @@
 #include "absl/synchronization/mutex.h"
 
 #include "lib/base/clock.h"
+#include "lib/base/float_environment.h"
 #include "lib/base/status.h"
 
 namespace entrain {
@@ -65,6 +66,7 @@ CallbackThread::Running CallbackThread::running() const {
 }
 
 void* CallbackThread::Main(void* share) {
+  FloatEnvironment::Set();
   const std::unique_ptr<std::shared_ptr<Queue>> keep(static_cast<std::shared_ptr<Queue>*>(share));
   Queue& queue = **keep;
   const auto called = [&queue]() ABSL_SHARED_LOCKS_REQUIRED(queue.mutex) {

@@ -70,8 +70,8 @@ constexpr EnvVariable kEnvironment[] = {
     {"ENTRAIN_TLS_CA", "path",
      "PEM file with the authorities that sign the certificates of all ranks"},
     {"ENTRAIN_INSECURE", "0 or 1",
-     "1: a process without a key and certificates may send plain traffic to other hosts; "
-     "default: 0"},
+     "1: a process without a key and certificates may send plain traffic to other hosts, and ucx "
+     "may use UCX's TCP; default: 0"},
     {"ENTRAIN_CRC", "0 or 1",
      "1: tcp adds CRC32C to each frame where TLS is not used; one rank of a pair is enough; "
      "default: 0"},

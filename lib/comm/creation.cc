@@ -302,13 +302,22 @@ absl::StatusOr<std::shared_ptr<Communicator>> Meet(Preparation prepared, StoreMe
 
 }  // namespace
 
+void TellUnable(Store& store, const MeetingSeat& seat, const absl::Status& why, const Stop& stop) {
+  const Stop brief{std::min(stop.deadline, Deadline::After(kTellNs)), stop.cancelled};
+  store.Join(seat.key, seat.rank, seat.size, ForOthers(why, seat.rank), brief)
+      .status()
+      .IgnoreError();
+}
+
+std::string MeetingKey(absl::string_view name, int use) {
+  return absl::StrCat("entrain/", name, "#", use);
+}
+
 absl::StatusOr<std::shared_ptr<Communicator>> MeetIn(Store& store, const MeetingSeat& seat,
                                                      absl::StatusOr<Preparation> prepared,
                                                      const Stop& stop) {
   if (!prepared.ok()) {
-    const absl::Status told = ForOthers(prepared.status(), seat.rank);
-    const Stop brief{std::min(stop.deadline, Deadline::After(kTellNs))};
-    store.Join(seat.key, seat.rank, seat.size, told, brief).status().IgnoreError();
+    TellUnable(store, seat, prepared.status(), stop);
     return prepared.status();
   }
   const std::shared_ptr<Runtime> runtime = prepared->runtime;
@@ -340,8 +349,8 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Create(const CommOpt
   }
   // Call NextUse before anything can fail on this rank alone. Otherwise, after a failure, this
   // rank's next attempt would use another key than the next attempts of the other ranks.
-  const std::string key = absl::StrCat(
-      "entrain/", options.name, "#", options.runtime->NextUse(options.store->url(), options.name));
+  const std::string key =
+      MeetingKey(options.name, options.runtime->NextUse(options.store->url(), options.name));
   const Stop stop{Deadline::After(options.timeout_ns)};
   return MeetIn(*options.store, {.key = key, .rank = options.rank, .size = options.size},
                 Prepare(options), stop);

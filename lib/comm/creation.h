@@ -72,6 +72,14 @@ absl::StatusOr<std::shared_ptr<Communicator>> MeetIn(Store& store, const Meeting
                                                      absl::StatusOr<Preparation> prepared,
                                                      const Stop& stop);
 
+// Tells the other ranks of a meeting that this rank cannot take part because of the error `why`.
+// Blocks for 2 s at most.
+void TellUnable(Store& store, const MeetingSeat& seat, const absl::Status& why, const Stop& stop);
+
+// Returns the key of the meeting in which a communicator is made. `use`: the number of earlier
+// attempts of this process with this store and name (UseCounts).
+std::string MeetingKey(absl::string_view name, int use);
+
 // The arguments of ConfirmGrown. In ConfirmGrown the ranks of a grown communicator agree whether
 // they use it. Without this agreement, members could decide differently if a rank is lost while
 // they compare the results of an attempt.

@@ -21,6 +21,7 @@
 #include "absl/time/time.h"
 
 #include "lib/base/config.h"
+#include "lib/base/float_environment.h"
 #include "lib/base/log.h"
 #include "lib/base/status.h"
 #include "lib/comm/comm_core.h"
@@ -421,6 +422,7 @@ void FlightLog::EndThread() {
 }
 
 void* FlightLog::Main(void* log) {
+  FloatEnvironment::Set();
   static_cast<FlightLog*>(log)->Serve();
   return nullptr;
 }

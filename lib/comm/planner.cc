@@ -271,7 +271,9 @@ Order Planner::OrderOf(const Call& call) const {
     return Order::kAny;
   }
   const Reduction& reduction = call.reduction;
-  if (reduction.merging != nullptr) {
+  // A partial sum of an average of integers would wrap around in the element type. So one operation
+  // adds all contributions, in a wider type.
+  if (reduction.merging != nullptr || (reduction.op == ReduceOp::kAvg && IsInteger(call.dtype))) {
     return Order::kAtOnce;
   }
   const Determinism asked =

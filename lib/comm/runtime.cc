@@ -67,13 +67,16 @@ absl::StatusOr<std::shared_ptr<Runtime>> Runtime::Create(const RuntimeOptions& o
   return runtime;
 }
 
+const std::shared_ptr<UseCounts>& Runtime::UsesOfDefault() {
+  static const auto* const uses = new std::shared_ptr<UseCounts>(std::make_shared<UseCounts>());
+  return *uses;
+}
+
 absl::StatusOr<std::shared_ptr<Runtime>> Runtime::Default(DeviceCallsFactory device_calls) {
   // The state of the process. The pointer is weak, because only the users of the runtime keep the
-  // runtime alive. The use counts outlive the runtime, because a store still has the keys of
-  // earlier communicators.
+  // runtime alive.
   static absl::Mutex mutex(absl::kConstInit);
   static std::weak_ptr<Runtime>* const current = new std::weak_ptr<Runtime>();
-  static const auto* const uses = new std::shared_ptr<UseCounts>(std::make_shared<UseCounts>());
   absl::MutexLock lock(&mutex);
   if (std::shared_ptr<Runtime> runtime = current->lock()) {
     return runtime;
@@ -81,7 +84,7 @@ absl::StatusOr<std::shared_ptr<Runtime>> Runtime::Default(DeviceCallsFactory dev
   RuntimeOptions options;
   options.device_calls = device_calls;
   ENTRAIN_ASSIGN_OR_RETURN(std::shared_ptr<Runtime> runtime, Create(options));
-  runtime->uses_ = *uses;
+  runtime->uses_ = UsesOfDefault();
   *current = runtime;
   return runtime;
 }

@@ -55,6 +55,9 @@ class Runtime {
   // destroyed when its last user releases it. `device_calls`: see RuntimeOptions. Used only if this
   // call creates the runtime.
   static absl::StatusOr<std::shared_ptr<Runtime>> Default(DeviceCallsFactory device_calls);
+  // Returns the use counts of the default runtime. They outlive it, because a store still has the
+  // keys of earlier communicators. They exist also if the runtime cannot be made.
+  static const std::shared_ptr<UseCounts>& UsesOfDefault();
   // Ends every open communicator of this runtime. Does not wait for the network. Waits for the
   // engine's thread, so the destructor must not run on that thread.
   ~Runtime();

@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "lib/base/library_thread.h"
 #include "lib/base/status.h"
 #include "lib/engine/backoff.h"
 
@@ -72,7 +73,7 @@ void DriverSeat::Start() {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    thread_ = std::thread([this] { ThreadMain(); });
+    thread_ = LibraryThread([this] { ThreadMain(); });
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
     pthread_setname_np(thread_.native_handle(), "entrain");
   }

@@ -3,7 +3,6 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
-#include <thread>
 
 #include <arpa/inet.h>
 #include <net/if.h>
@@ -13,6 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
+#include "lib/base/library_thread.h"
 #include "lib/base/status.h"
 #include "lib/net/socket.h"
 
@@ -215,7 +215,7 @@ absl::StatusOr<std::vector<Address>> Resolve(const HostPort& where, const Stop& 
   job->host = where.host;
   job->service = absl::StrCat(where.port);
   // getaddrinfo cannot be interrupted, so it runs on a detached thread.
-  std::thread(RunLookUp, job).detach();
+  LibraryThread([job] { RunLookUp(job); }).detach();
   const std::string what = absl::StrCat("looking up host \"", where.host, "\"");
   std::unique_lock<std::mutex> lock(job->mutex);
   while (!job->done) {

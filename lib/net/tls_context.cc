@@ -3,6 +3,8 @@
 #include <openssl/crypto.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
+#include <openssl/x509.h>
+#include <openssl/x509v3.h>
 #include <sys/stat.h>
 
 #include "absl/strings/str_cat.h"
@@ -34,6 +36,26 @@ absl::Status CheckComplete(const TlsFiles& files) {
         absl::StrFormat("others may use it (mode %03o); make it 600", info.st_mode & 0777));
   }
   return absl::OkStatus();
+}
+
+// Returns true if a rank may use the certificate. OpenSSL itself asks only for the usage of the
+// certificate's side in this connection. But each rank listens and dials, and which rank dials is
+// chance. So a certificate for servers alone would be refused in some runs only. A certificate
+// without extended key usage serves for both sides.
+bool ServesBothSides(X509* certificate, bool of_authority) {
+  const int authority = of_authority ? 1 : 0;
+  return X509_check_purpose(certificate, X509_PURPOSE_SSL_SERVER, authority) != 0 &&
+         X509_check_purpose(certificate, X509_PURPOSE_SSL_CLIENT, authority) != 0;
+}
+
+// Called for each certificate of the other side's chain. Depth 0 is the other side's own.
+int CheckBothSides(int accepted, X509_STORE_CTX* chain) {
+  const bool of_authority = X509_STORE_CTX_get_error_depth(chain) > 0;
+  if (accepted == 1 && !ServesBothSides(X509_STORE_CTX_get_current_cert(chain), of_authority)) {
+    X509_STORE_CTX_set_error(chain, X509_V_ERR_INVALID_PURPOSE);
+    return 0;
+  }
+  return accepted;
 }
 
 }  // namespace
@@ -73,7 +95,7 @@ absl::Status TlsContext::Prepare() {
                                  static_cast<unsigned int>(kTlsName.size()));
   SSL_CTX_set_session_cache_mode(context_, SSL_SESS_CACHE_OFF);
   // With a pre-shared key, no side asks for a certificate, and no certificate would be accepted.
-  SSL_CTX_set_verify(context_, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
+  SSL_CTX_set_verify(context_, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, CheckBothSides);
   TlsSession::PrepareContext(context_);
   return absl::OkStatus();
 }
@@ -93,6 +115,11 @@ absl::StatusOr<std::shared_ptr<const TlsContext>> TlsContext::ForCertificates(
   SSL_CTX* const context = made->context_;
   if (SSL_CTX_use_certificate_chain_file(context, files.certificate.c_str()) != 1) {
     return Unusable("ENTRAIN_TLS_CERT", files.certificate, TakeTlsReason());
+  }
+  if (!ServesBothSides(SSL_CTX_get0_certificate(context), false)) {
+    return Unusable("ENTRAIN_TLS_CERT", files.certificate,
+                    "its key usage does not allow both sides of a connection; its extended key "
+                    "usage needs serverAuth and clientAuth");
   }
   if (SSL_CTX_use_PrivateKey_file(context, files.key.c_str(), SSL_FILETYPE_PEM) != 1) {
     return Unusable("ENTRAIN_TLS_KEY", files.key, TakeTlsReason());

@@ -34,6 +34,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "lib/base/bytes.h"
+#include "lib/base/library_thread.h"
 #include "lib/base/log.h"
 #include "lib/base/status.h"
 #include "lib/net/handshake.h"
@@ -106,7 +107,7 @@ class EtcdMeeting final : public StoreMeeting {
       ENTRAIN_RETURN_IF_ERROR(PublishTable(stop));
     }
     if (failure_.ok()) {
-      thread_ = std::thread([this] { Attend(); });
+      thread_ = LibraryThread([this] { Attend(); });
     }
     return absl::OkStatus();
   }

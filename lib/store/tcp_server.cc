@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "lib/base/bytes.h"
+#include "lib/base/library_thread.h"
 #include "lib/base/log.h"
 #include "lib/base/status.h"
 #include "lib/net/local_socket.h"
@@ -80,7 +81,7 @@ absl::StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::Start(Listener l
                                                                       const Security& security) {
   std::unique_ptr<TcpStoreServer> server(new TcpStoreServer(std::move(listener), security));
   ENTRAIN_RETURN_IF_ERROR(server->Prepare());
-  server->thread_ = std::thread(&TcpStoreServer::Run, server.get());
+  server->thread_ = LibraryThread([self = server.get()] { self->Run(); });
   return server;
 }
 

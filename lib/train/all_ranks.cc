@@ -24,6 +24,35 @@ int64_t TimeOf(const std::shared_ptr<Communicator>& comm) {
   return comm == nullptr ? 0 : comm->timeout_ns();
 }
 
+template <typename T>
+int64_t At(const void* values, size_t i) {
+  T value;
+  std::memcpy(&value, static_cast<const char*>(values) + i * sizeof(T), sizeof(T));
+  return static_cast<int64_t>(value);
+}
+
+// Returns element i of an array of integers.
+__int128 IntegerAt(const void* values, DType dtype, size_t i) {
+  switch (dtype) {
+    case DType::kI8:
+      return At<int8_t>(values, i);
+    case DType::kU8:
+      return At<uint8_t>(values, i);
+    case DType::kI16:
+      return At<int16_t>(values, i);
+    case DType::kU16:
+      return At<uint16_t>(values, i);
+    case DType::kI32:
+      return At<int32_t>(values, i);
+    case DType::kU32:
+      return At<uint32_t>(values, i);
+    case DType::kU64:
+      return static_cast<uint64_t>(At<uint64_t>(values, i));
+    default:
+      return At<int64_t>(values, i);
+  }
+}
+
 }  // namespace
 
 absl::Status CheckReduction(const JointReduction& reduction) {
@@ -139,10 +168,16 @@ absl::Status AllRanks::Reduce(const absl::Status& mine, const JointReduction& re
   if (reduction.count == 0) {
     return absl::OkStatus();
   }
+  if (reduction.op == ReduceOp::kAvg && IsInteger(reduction.dtype)) {
+    return AverageIntegers(reduction, result);
+  }
   result->assign(static_cast<const char*>(reduction.in), bytes);
+  return AllReduce(result->data(), reduction.count, reduction.dtype, reduction.op);
+}
+
+absl::Status AllRanks::AllReduce(void* data, int64_t count, DType dtype, ReduceOp op) {
   const auto all_reduce = [&](Communicator& comm) {
-    return Note(comm.AllReduce(result->data(), result->data(), reduction.count, reduction.dtype,
-                               reduction.op, options_));
+    return Note(comm.AllReduce(data, data, count, dtype, op, options_));
   };
   if (model_ != nullptr) {
     ENTRAIN_RETURN_IF_ERROR(all_reduce(*model_));
@@ -150,9 +185,33 @@ absl::Status AllRanks::Reduce(const absl::Status& mine, const JointReduction& re
   if (sync_ != nullptr && place_ == 0) {
     ENTRAIN_RETURN_IF_ERROR(all_reduce(*sync_));
   }
-  return model_ == nullptr ? absl::OkStatus()
-                           : Note(model_->Broadcast(result->data(), static_cast<int64_t>(bytes),
-                                                    DType::kU8, 0, options_));
+  return model_ == nullptr
+             ? absl::OkStatus()
+             : Note(model_->Broadcast(data, count * SizeOf(dtype), DType::kU8, 0, options_));
+}
+
+// Averages of the replicas are truncated already, and their average would be wrong. A sum in the
+// element type would wrap around. So the ranks add the upper parts and the lower 32 bits of all
+// values, each as an i64, and divide at the end.
+absl::Status AllRanks::AverageIntegers(const JointReduction& reduction, std::string* result) {
+  const auto count = static_cast<size_t>(reduction.count);
+  std::vector<int64_t> parts(2 * count);
+  for (size_t i = 0; i < count; ++i) {
+    const __int128 value = IntegerAt(reduction.in, reduction.dtype, i);
+    parts[i] = static_cast<int64_t>(value >> 32);
+    parts[count + i] = static_cast<int64_t>(value & 0xffffffff);
+  }
+  ENTRAIN_RETURN_IF_ERROR(
+      AllReduce(parts.data(), 2 * reduction.count, DType::kI64, ReduceOp::kSum));
+  const auto element = static_cast<size_t>(SizeOf(reduction.dtype));
+  result->resize(count * element);
+  for (size_t i = 0; i < count; ++i) {
+    const __int128 sum = (static_cast<__int128>(parts[i]) << 32) + parts[count + i];
+    const auto average = static_cast<uint64_t>(sum / size());
+    // The low bytes are the element, because x86-64 and 64-bit Arm are little-endian.
+    std::memcpy(result->data() + i * element, &average, element);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status TakeReduced(const std::string& result, const JointReduction& reduction) {

@@ -108,6 +108,9 @@ class AllRanks {
   absl::Status Note(absl::Status status);
   absl::Status Move(Communicator& comm, CallKind kind, int peer, void* data, int64_t bytes);
   absl::Status Min(int64_t* value);
+  // Reduces `data` over all ranks, in place.
+  absl::Status AllReduce(void* data, int64_t count, DType dtype, ReduceOp op);
+  absl::Status AverageIntegers(const JointReduction& reduction, std::string* result);
   absl::Status Spread(int root, void* data, int64_t bytes);
   // Returns the communicator in which this rank sends its messages. Rank 0 receives the messages of
   // rank `from` on the communicator In(from), from that communicator's rank PeerOf(from).

@@ -8,6 +8,7 @@
 #include "absl/time/time.h"
 
 #include "lib/base/callback_scope.h"
+#include "lib/base/library_thread.h"
 #include "lib/base/log.h"
 #include "lib/base/status.h"
 
@@ -33,7 +34,7 @@ uint64_t WorkerThread::Post(Job job) {
   ++posted_;
   waiting_.push_back(std::move(job));
   if (!thread_.joinable()) {
-    thread_ = std::thread([this] { Loop(); });
+    thread_ = LibraryThread([this] { Loop(); });
   }
   return posted_;
 }

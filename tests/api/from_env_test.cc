@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -250,6 +251,45 @@ TEST_F(Keys, TheConfigsKeyIsTheOneOfTheEnvironment) {
     const Ended ended = program->Wait();
     EXPECT_EQ(ended.code, 0) << ended.err;
   }
+}
+
+// A rank whose key file is refused does not come to the meeting. A store that needs no proof of it
+// tells the others.
+TEST_F(Keys, TheOthersLearnSoonThatAKeyFileIsRefused) {
+  ASSERT_EQ(chmod(wrong_.c_str(), 0644), 0);
+  const std::string store = std::string("ENTRAIN_STORE=file:") + directory_ + "/store";
+  const auto variables = [&](int rank, const std::string& key) {
+    return Variables{"RANK=" + std::to_string(rank), "WORLD_SIZE=3", "LOCAL_RANK=0", store,
+                     "ENTRAIN_KEY_FILE=" + key};
+  };
+  Program first(variables(0, right_)), second(variables(1, wrong_)), third(variables(2, right_));
+  ExpectRefused(second.Wait(), "ENTRAIN_FAILED_PRECONDITION", "others may");
+  for (Program* program : {&first, &third}) {
+    const Ended ended = program->Wait();
+    ExpectRefused(ended, "ENTRAIN_ABORTED", "rank 1 gave up: key file");
+    EXPECT_THAT(ended.err, HasSubstr("others may"));
+    EXPECT_LT(ended.seconds, 10);
+  }
+  std::filesystem::remove_all(std::string(directory_) + "/store");
+}
+
+// The reason is another setting, so the rank can prove to a tcp store that it belongs to the job.
+TEST_F(Keys, TheOthersLearnSoonThatASettingIsRefused) {
+  Program first(Torchrun(0, port_), right_);
+  Program second(Torchrun(1, port_, {"ENTRAIN_KEY_FILE=" + right_, "ENTRAIN_TRANSPORTS=none"}));
+  ExpectRefused(second.Wait(), "ENTRAIN_INVALID_ARGUMENT", "none");
+  const Ended ended = first.Wait();
+  ExpectRefused(ended, "ENTRAIN_ABORTED", "rank 1 gave up: transports \"none\"");
+  EXPECT_LT(ended.seconds, 10);
+}
+
+// Whoever does not hold the key must not be able to end the job.
+TEST_F(Keys, AStoreThatNeedsAProofDoesNotBelieveARankWhoseKeyIsRefused) {
+  Program first(Torchrun(0, port_, {"ENTRAIN_TIMEOUT=2s"}), right_);
+  ASSERT_EQ(chmod(wrong_.c_str(), 0644), 0);
+  Program second(Torchrun(1, port_, {"ENTRAIN_KEY_FILE=" + wrong_}));
+  ExpectRefused(second.Wait(), "ENTRAIN_FAILED_PRECONDITION", "others may");
+  ExpectRefused(first.Wait(), "ENTRAIN_TIMED_OUT", "did not come: 1");
 }
 
 TEST_F(Keys, AStoreServedWithAKeyRefusesRanksWithoutIt) {

@@ -87,10 +87,12 @@ template <typename T>
 void ReferenceInteger(ReduceOp op, Array& out, const Sources& in, int divide) {
   for (int64_t i = 0; i < out.count(); ++i) {
     T acc = in[0].At<T>(i);
+    __int128 sum = acc;
     for (size_t j = 1; j < in.size(); ++j) {
       acc = ApplyInteger(op, acc, in[j].At<T>(i));
+      sum += in[j].At<T>(i);
     }
-    out.Set(i, divide > 1 ? static_cast<T>(static_cast<__int128>(acc) / divide) : acc);
+    out.Set(i, divide > 1 ? static_cast<T>(sum / divide) : acc);
   }
 }
 

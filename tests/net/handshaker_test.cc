@@ -11,6 +11,7 @@
 #include <string>
 
 #include <openssl/sha.h>
+#include <openssl/ssl.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -364,6 +365,28 @@ TEST_F(Certificates, ThatHaveEndedAreRefused) {
   const Security good = By(authority_.Issue("good")), old = By(authority_.Issue("old", -60));
   ExpectRefused(good, old, "certificate has expired", "certificate expired");
   ExpectRefused(old, good, "certificate expired", "certificate has expired");
+}
+
+// Which rank dials is chance, so a certificate must serve for both sides of a connection.
+TEST_F(Certificates, ForOneSideAloneAreRefusedWhicheverSideDials) {
+  const Security good = By(authority_.Issue("good"));
+  for (const char* usage : {"serverAuth", "clientAuth", "codeSigning"}) {
+    SCOPED_TRACE(usage);
+    const TlsFiles files = authority_.Issue(usage, 60, usage);
+    EXPECT_THAT(std::string(TlsContext::ForCertificates(files).status().message()),
+                HasSubstr("needs serverAuth and clientAuth"));
+    // A peer that does not check its own certificate.
+    Security peer = By(authority_.Issue("peer"));
+    ASSERT_EQ(
+        SSL_CTX_use_certificate_file(peer.tls->get(), files.certificate.c_str(), SSL_FILETYPE_PEM),
+        1);
+    ASSERT_EQ(SSL_CTX_use_PrivateKey_file(peer.tls->get(), files.key.c_str(), SSL_FILETYPE_PEM), 1);
+    ExpectRefused(good, peer, "certificate is refused", "unsupported certificate");
+    ExpectRefused(peer, good, "unsupported certificate", "certificate is refused");
+  }
+  Meeting meeting(good, By(authority_.Issue("both", 60, "serverAuth,clientAuth")));
+  meeting.Run();
+  EXPECT_TRUE(meeting.done()) << meeting.dialed.status() << meeting.listened.status();
 }
 
 TEST_F(Certificates, MustBeOnBothSides) {

@@ -36,9 +36,11 @@ class Authority {
   Authority& operator=(const Authority&) = delete;
 
   // Makes a certificate that expires after `seconds`. If `seconds` is negative, it has expired.
-  TlsFiles Issue(const std::string& name, long seconds = kDay) {  // NOLINT(runtime/int)
+  // `usage` is its extended key usage, for example "serverAuth,clientAuth"; null: it has none.
+  TlsFiles Issue(const std::string& name, long seconds = kDay,  // NOLINT(runtime/int)
+                 const char* usage = nullptr) {
     EVP_PKEY* const key = EVP_EC_gen("P-256");
-    X509* const certificate = Sign(name, key, seconds);
+    X509* const certificate = Sign(name, key, seconds, usage);
     TlsFiles files;
     files.certificate = Write(name + ".pem", [&](FILE* to) { PEM_write_X509(to, certificate); });
     files.key = Write(name + ".key", [&](FILE* to) {
@@ -53,7 +55,8 @@ class Authority {
  private:
   static constexpr long kDay = 86400;  // NOLINT(runtime/int)
 
-  X509* Sign(const std::string& name, EVP_PKEY* key, long seconds) {  // NOLINT(runtime/int)
+  X509* Sign(const std::string& name, EVP_PKEY* key, long seconds,  // NOLINT(runtime/int)
+             const char* usage = nullptr) {
     X509* const certificate = X509_new();
     X509_set_version(certificate, X509_VERSION_3);
     ASN1_INTEGER_set(X509_get_serialNumber(certificate), ++serial_);
@@ -64,11 +67,16 @@ class Authority {
                                reinterpret_cast<const unsigned char*>(name.c_str()), -1, -1, 0);
     X509_set_issuer_name(
         certificate, X509_get_subject_name(certificate_ != nullptr ? certificate_ : certificate));
+    const auto extend = [certificate](int kind, const char* value) {
+      X509_EXTENSION* const extension = X509V3_EXT_conf_nid(nullptr, nullptr, kind, value);
+      X509_add_ext(certificate, extension, -1);
+      X509_EXTENSION_free(extension);
+    };
     if (certificate_ == nullptr) {
-      X509_EXTENSION* const authority =
-          X509V3_EXT_conf_nid(nullptr, nullptr, NID_basic_constraints, "critical,CA:TRUE");
-      X509_add_ext(certificate, authority, -1);
-      X509_EXTENSION_free(authority);
+      extend(NID_basic_constraints, "critical,CA:TRUE");
+    }
+    if (usage != nullptr) {
+      extend(NID_ext_key_usage, usage);
     }
     X509_sign(certificate, key_, EVP_sha256());
     return certificate;

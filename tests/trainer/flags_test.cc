@@ -132,6 +132,48 @@ TEST(Flags, BadValuesAreRefusedInOneLineThatNamesThem) {
   }
 }
 
+// A flag that has no effect and does no harm. The warning names the flag, the method if it matters,
+// and what to do.
+TEST(Flags, WithoutAnEffectAreWarnings) {
+  const std::vector<Refused> cases = {
+      {{"--shard-prefetch", "2"}, "--shard-prefetch has no effect with --shard-size 1"},
+      {{"--method", "ddp", "--shard-prefetch", "1"}, "set --shard-size"},
+      {{"--optimizer", "sgd", "--nesterov"}, "--nesterov has no effect with --momentum 0"},
+      {{"--prompt", "A"}, "--prompt has no effect without a sample; set --sample"},
+      {{"--sample-temperature", "1"}, "--sample-temperature has no effect without a sample"},
+      {{"--resume", "f", "--full-state-dict"}, "--full-state-dict has no effect on --resume"},
+      {{"--wire-rounding", "stochastic"}, "--wire-rounding has no effect with --wire-format f32"},
+      {{"--cpu-offload"}, "--cpu-offload has no effect with --device cpu"},
+      {{"--reducer", "gta", "--consensus-method", "sum", "--int8-mask"}, "--int8-mask has no"},
+      // The value is the library's default. The library refuses any other value.
+      {{"--method", "post-local-sgd", "--outer-momentum", "0.8"},
+       "--outer-momentum has no effect with --method post-local-sgd"},
+      {{"--method", "diloco", "--weight-softmax-temperature", "0"},
+       "--weight-softmax-temperature has no effect with --method diloco"},
+      {{"--newcomer-warmup", "0"}, "--newcomer-warmup has no effect with --method edit"},
+      {{"--method", "co2", "--overlap-mix", "0.5"}, "--overlap-mix has no effect with --method"},
+      {{"--late", "drop"}, "--late has no effect"},
+  };
+  for (const Refused& inert : cases) {
+    const std::vector<std::string> warnings = Parse(inert.words).warnings;
+    ASSERT_EQ(warnings.size(), 1u) << inert.says << ": " << testing::PrintToString(warnings);
+    EXPECT_THAT(warnings[0], HasSubstr(inert.says));
+    EXPECT_THAT(warnings[0], Not(HasSubstr("\n")));
+  }
+  EXPECT_THAT(
+      Parse(
+          {"--shard-size", "2",      "--shard-prefetch", "2",        "--sample",          "9",
+           "--prompt",     "A",      "--wire-format",    "int4",     "--wire-rounding",   "nearest",
+           "--on-loss",    "finish", "--admit",          "exchange", "--newcomer-warmup", "0",
+           "--quorum",     "1",      "--late",           "drop"})
+          .warnings,
+      testing::IsEmpty());
+  for (const char* method : {"ddp", "post-local-sgd", "diloco", "streaming-diloco", "co2", "edit",
+                             "a-edit", "sparseloco", "zero1", "acco", "dpu", "wp"}) {
+    EXPECT_THAT(Parse({"--method", method}).warnings, testing::IsEmpty()) << method;
+  }
+}
+
 TEST(Flags, DataIsRequired) {
   EXPECT_THROW(ParseFlags({"--steps", "3"}), Error);
 }

@@ -30,6 +30,7 @@
 namespace entrain::ucx {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -217,6 +218,31 @@ TEST(UcxWays, ThereIsNoPortForStrangersUnlessTcpIsNamed) {
   const auto worker = Worker::Create("lo", &nobody);
   ASSERT_TRUE(worker.ok()) << worker.status();
   EXPECT_GT(Listening(), 0) << "or this test sees nothing";
+}
+
+TEST(UcxWays, TcpIsRefusedByNameUnlessStrangersArePermitted) {
+  if (const absl::Status absent = LoadLibrary().status(); !absent.ok()) {
+    GTEST_SKIP() << absent;
+  }
+  TransportConfig config;
+  config.security = Security("a key does not help");
+  unsetenv("ENTRAIN_INSECURE");
+  for (const char* tls : {"tcp", "rc,tcp", "sm,tcp"}) {
+    setenv("UCX_TLS", tls, 1);
+    const absl::Status refused = CreateUcxTransport(config, nullptr).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << refused;
+    EXPECT_THAT(std::string(refused.message()),
+                AllOf(HasSubstr(absl::StrCat("UCX_TLS=", tls, " names tcp")),
+                      HasSubstr("ENTRAIN_INSECURE=1")));
+    EXPECT_EQ(Listening(), 0);
+  }
+  setenv("UCX_TLS", "sm", 1);
+  EXPECT_TRUE(CheckStrangers(WaysOf("sm")).ok());
+  EXPECT_TRUE(CheckStrangers(WaysOf("all")).ok());
+  EXPECT_TRUE(CheckStrangers(WaysOf(std::nullopt)).ok());
+  setenv("ENTRAIN_INSECURE", "1", 1);
+  EXPECT_TRUE(CheckStrangers(WaysOf("tcp")).ok());
+  unsetenv("ENTRAIN_INSECURE");
 }
 
 TEST(UcxWays, WithoutAnyWayTheTransportSaysWhatIsMissing) {

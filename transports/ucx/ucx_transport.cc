@@ -95,6 +95,7 @@ class UcxTransport final : public Transport, public Shared, private Sink {
 
 absl::Status UcxTransport::Open() {
   const Ways ways = WaysOf(GetEnv("UCX_TLS"));
+  ENTRAIN_RETURN_IF_ERROR(CheckStrangers(ways));
   const std::vector<RdmaPort> rdma = ListRdmaPorts();
   medium_ = rdma.empty() ? Medium::kNetwork : Medium::kFabric;
   ENTRAIN_ASSIGN_OR_RETURN(const DeviceChoice devices, ChooseDevices(config_, rdma, ways.tcp));

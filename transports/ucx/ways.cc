@@ -8,6 +8,8 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
+#include "lib/base/config.h"
+
 namespace entrain::ucx {
 namespace {
 
@@ -62,6 +64,17 @@ absl::Status NoWay() {
   return absl::UnimplementedError(
       "no RDMA device may be used here, and UCX_TLS names neither tcp nor sm, by which processes "
       "could reach each other without one");
+}
+
+absl::Status CheckStrangers(const Ways& ways) {
+  if (!ways.tcp || GetEnv("ENTRAIN_INSECURE") == "1") {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("UCX_TLS=", ways.tls,
+                   " names tcp. On UCX's TCP port 24 bytes from any sender end this process, with "
+                   "a key or without. Leave tcp out of UCX_TLS, or set ENTRAIN_TRANSPORTS=shm,tcp; "
+                   "ENTRAIN_INSECURE=1 permits it where no stranger reaches the port"));
 }
 
 }  // namespace entrain::ucx

@@ -26,4 +26,8 @@ bool Allows(absl::string_view tls, absl::string_view transports);
 // Returns the error for a process that may use no transport of UCX to other processes.
 absl::Status NoWay();
 
+// Returns FAILED_PRECONDITION if `ways` have tcp and ENTRAIN_INSECURE is not 1: a stranger can end
+// a process that listens on UCX's TCP port (README.md, "Strangers").
+absl::Status CheckStrangers(const Ways& ways);
+
 }  // namespace entrain::ucx

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_format.h"
 
+#include "lib/base/library_thread.h"
 #include "lib/base/status.h"
 #include "lib/comm/comm_core.h"
 #include "lib/device/calls/device_call.h"
@@ -130,7 +131,7 @@ absl::StatusOr<RefPtr<Work>> DeviceRunner::Start(Call call, bool blocks) {
   calls_.push_back(started);
   ++started_;
   if (!runner_.joinable()) {
-    runner_ = std::thread([this] { Run(); });
+    runner_ = LibraryThread([this] { Run(); });
   }
   return RefPtr<Work>::Adopt(started.Leak());
 }

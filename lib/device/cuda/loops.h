@@ -198,10 +198,32 @@ struct Combine {
         return Fold<Max>(acc, x);
     }
   }
+  template <typename At>
+  ENTRAIN_ANYWHERE static void AverageIntegers(const CombineArgs& args, int64_t i) {
+    Pack<typename Average<T>::Wide, At::kWidth> sum = {};
+    for (int j = 0; j < args.n; ++j) {
+      const auto x = At::template Load<T>(args.srcs[j], i);
+      ENTRAIN_UNROLL
+      for (int e = 0; e < At::kWidth; ++e) {
+        sum.at[e] += static_cast<typename Average<T>::Wide>(x.at[e]);
+      }
+    }
+    Pack<T, At::kWidth> average;
+    ENTRAIN_UNROLL
+    for (int e = 0; e < At::kWidth; ++e) {
+      average.at[e] = Average<T>::Quotient(sum.at[e], args.divide);
+    }
+    At::template Store<T>(args.out, i, average);
+  }
   template <typename Block>
   ENTRAIN_ANYWHERE static void Run(const CombineArgs& args, const Block& block) {
     Elements<kWidth>(block, args.range, [&](auto access, int64_t i) {
       using At = decltype(access);
+      if constexpr (std::is_integral_v<T>) {
+        if (args.divide > 1) {
+          return AverageIntegers<At>(args, i);
+        }
+      }
       auto acc = At::template LoadWide<T>(args.srcs[0], i);
       for (int j = 1; j < args.n; ++j) {
         Add(args.op, acc, At::template LoadWide<T>(args.srcs[j], i));

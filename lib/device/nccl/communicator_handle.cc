@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "lib/base/library_thread.h"
 #include "lib/base/log.h"
 #include "lib/base/status.h"
 
@@ -133,7 +134,7 @@ void CommunicatorHandle::Start(void (CommunicatorHandle::*end)()) {
     absl::MutexLock lock(&ends.mutex);
     ++ends.under_way;
   }
-  std::thread([self = shared_from_this(), end, &ends] {
+  LibraryThread([self = shared_from_this(), end, &ends] {
     ((*self).*end)();
     absl::MutexLock lock(&ends.mutex);
     --ends.under_way;
