@@ -164,7 +164,7 @@ void CommEvents::OnControl(Endpoint& from, absl::string_view message) {
         // Two ranks that called different things may wait for each other, so compare the calls.
         mismatches_.Compare(from, query->call, query->theirs);
       }
-      if (query && !mismatches_.voting()) {
+      if (query && query->wants_answer() && !mismatches_.voting()) {
         respondent_.To({owner_.Keep(), this}, rank, *query);
       }
       return;

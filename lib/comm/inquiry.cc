@@ -46,7 +46,43 @@ bool Inquiry::TakeReceived(int rank) {
   return std::exchange(received_[static_cast<size_t>(rank)], now) != now;
 }
 
+const CallWork* Inquiry::Untold() const {
+  const CallWork* untold = nullptr;
+  for (const CallWork* work : open_.works()) {
+    if (!work->wiring().point_to_point && work->started_ns() > told_ns_ &&
+        (untold == nullptr || work->started_ns() < untold->started_ns())) {
+      untold = work;
+    }
+  }
+  return untold;
+}
+
+// If all ranks have started the call, and two of them differ, then two neighbours differ.
+void Inquiry::Tell(const CallWork& work) {
+  told_ns_ = work.started_ns();
+  const CallId call{work.wiring().user_tag, work.wiring().call_number};
+  int last = peers_.rank();
+  for (const int step : {1, peers_.size() - 1}) {
+    int r = (peers_.rank() + step) % peers_.size();
+    while (r != peers_.rank() && membership_.left(r)) {
+      r = (r + step) % peers_.size();
+    }
+    if (r != peers_.rank() && r != last) {
+      SendQuery(r, kNoNonce, Asked::kCollective, call, work.call().descriptor());
+      last = r;
+    }
+  }
+  owner_.NeedFlush();
+}
+
 Deadline Inquiry::NextWatch() const {
+  const CallWork* const untold = Untold();
+  return std::min(NextQuestion(), untold == nullptr
+                                      ? Deadline::Never()
+                                      : Deadline::From(untold->started_ns(), kCompareNs));
+}
+
+Deadline Inquiry::NextQuestion() const {
   const int64_t allowed = silence_ns();
   const CallWork* const oldest = allowed > 0 ? open_.Oldest() : nullptr;
   if (oldest == nullptr) {
@@ -65,6 +101,10 @@ Deadline Inquiry::NextWatch() const {
 }
 
 void Inquiry::Watch(int64_t now_ns) {
+  if (const CallWork* const untold = Untold();
+      untold != nullptr && now_ns - untold->started_ns() >= kCompareNs) {
+    Tell(*untold);
+  }
   const int64_t allowed = silence_ns();
   const CallWork* const oldest = allowed > 0 ? open_.Oldest() : nullptr;
   if (oldest == nullptr ||
@@ -294,6 +334,8 @@ Finding Inquiry::FindingOf(const CallWork& work, const Membership::Verdict& verd
     finding.blame = words_.BlameFor(&work, -1, Phase::kTransfer);
   } else if (IsDue(verdict.guilty, refusals_[member])) {
     absl::StrAppend(&finding.reason, ": its call failed: ", refusals_[member].why);
+  } else if (verdict.answer == Answer::kAbsent && !excuses_[member].ok()) {
+    absl::StrAppend(&finding.reason, " (", excuses_[member].message(), ")");
   }
   return finding;
 }

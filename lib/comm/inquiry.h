@@ -8,6 +8,10 @@
 // host is cut off. Calls that are over within the first quarter cause no question. Only time in
 // which this rank itself has run counts (peer_silence.h).
 //
+// Ranks that are in different calls may wait for each other without a message that shows it: for
+// example two ranks that each take themselves for the root of a gather. So when a collective has
+// been open for kCompareNs, this rank sends its descriptor to its neighbours once (Query::compares).
+//
 // Thread safety: none. Belongs to the communicator's driver. Any thread may call SetSilence and
 // silence_ns.
 #pragma once
@@ -47,6 +51,7 @@ class InquiryOwner {
 
 class Inquiry {
  public:
+  static constexpr int64_t kCompareNs = kSecond;
   // See ContextOwner::FindOut.
   using HeldUpBy = absl::AnyInvocable<void(const absl::Status& why)>;
 
@@ -103,8 +108,13 @@ class Inquiry {
   void OnTick(int64_t now_ns);
 
  private:
+  // Returns the oldest open collective that this rank has not told the others, or null.
+  const CallWork* Untold() const;
+  // Sends the descriptor of the call to the ranks before and after this one.
+  void Tell(const CallWork& work);
   // Returns the time at which Watch has something to do.
   Deadline NextWatch() const;
+  Deadline NextQuestion() const;
   // Asks whether the members answer, and ends the communicator if one of them is silent.
   void Watch(int64_t now_ns);
   // Returns true if the silence of the member proves that it is stopped, hangs or is cut off.
@@ -142,6 +152,7 @@ class Inquiry {
   std::vector<Refusal> refusals_;          // by rank, the rank's last refusal
   std::atomic<int64_t> silence_ns_;
   PeerSilence silence_;
+  int64_t told_ns_ = 0;             // start of the last collective that Tell has sent
   int64_t watched_since_ns_ = 0;    // start of the oldest call, if it is watched; 0: none is
   std::vector<uint64_t> received_;  // by rank: Endpoint::received when it was last looked at
 };

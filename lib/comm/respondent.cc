@@ -1,5 +1,7 @@
 #include "lib/comm/respondent.h"
 
+#include "absl/strings/str_cat.h"
+
 #include "lib/base/status.h"
 
 namespace entrain {
@@ -29,8 +31,15 @@ void Respondent::To(const std::shared_ptr<const ContextOwner>& self, int rank, c
     });
     Send(rank, query, Answer::kElsewhere, absl::OkStatus(), by.Left(engine_.clock().Now()));
   } else {
-    Send(rank, query, Answer::kAbsent);
+    Send(rank, query, Answer::kAbsent, Instead());
   }
+}
+
+absl::Status Respondent::Instead() const {
+  const CallWork* const oldest = open_.Oldest();
+  return oldest == nullptr ? absl::OkStatus()
+                           : absl::DeadlineExceededError(
+                                 absl::StrCat("its oldest unfinished call is ", oldest->Name()));
 }
 
 absl::Status Respondent::HoldsUp(const Query& query) const {

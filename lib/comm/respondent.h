@@ -32,6 +32,8 @@ struct Query {
   // Returns true if the query is about a collective. `theirs` must then be compared with this
   // rank's call.
   bool compares() const { return asked == Asked::kCollective && call != CallFunnel::kPing; }
+  // Without a nonce, the query only compares a call, or asks for a sign of life.
+  bool wants_answer() const { return nonce != 0 || !compares(); }
 };
 
 class Respondent {
@@ -52,6 +54,8 @@ class Respondent {
   // Returns the reason why this rank holds up the call of the query although it has started the
   // call. OK: this rank does not hold up the call.
   absl::Status HoldsUp(const Query& query) const;
+  // Returns the call in which this rank is instead of the call of the query. OK: it is in none.
+  absl::Status Instead() const;
   // Returns the reason why this rank makes no call at the moment. OK: no reason is known.
   absl::Status Excuse();
   void Send(int rank, const Query& query, Answer answer,

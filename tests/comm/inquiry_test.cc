@@ -216,6 +216,35 @@ TEST_F(InquiryTest, ACallThatTheLostRankCouldNotStartIsSaid) {
       << "it has made that call after all";
 }
 
+TEST_F(InquiryTest, ACollectiveThatWaitsIsComparedWithItsNeighboursOnce) {
+  Open(AllReduce());
+  EXPECT_EQ(inquiry.next_tick().at_ns, clock.Now() + Inquiry::kCompareNs);
+  Seconds(5, {});
+  for (const int rank : {0, 2}) {
+    ASSERT_EQ(endpoints[static_cast<size_t>(rank)].urgent.size(), 1u);
+    EXPECT_EQ(Nonce(rank), 0u) << "no inquiry is under way";
+  }
+  EXPECT_TRUE(failures.empty());
+  Open(AllReduce());
+  Seconds(5, {});
+  EXPECT_EQ(endpoints[2].urgent.size(), 2u);
+  Open(Message(CallKind::kSend, 2));
+  Seconds(5, {});
+  EXPECT_EQ(endpoints[2].urgent.size(), 2u) << "a message has its descriptor with it";
+}
+
+TEST_F(InquiryTest, AMemberInAnotherCallIsSaidToBeThere) {
+  inquiry.Expire(&Open(AllReduce()), clock.Now());
+  Answers(2, Answer::kStarted);
+  Answers(0, Answer::kAbsent,
+          absl::DeadlineExceededError("its oldest unfinished call is barrier tag 5 #1"));
+  EXPECT_TRUE(Has(Failure(),
+                  "waiting for rank 0 (played): it has not started the call (its oldest "
+                  "unfinished call is barrier tag 5 #1)"))
+      << Failure();
+  EXPECT_EQ(BlameOf(failures.at(0)).rank, 0);
+}
+
 // ---- Silence: 4 s are allowed, so a question is due each second
 
 TEST_F(InquiryTest, AMemberThatAnswersNothingIsGivenUpBeforeTheDeadline) {
@@ -224,8 +253,8 @@ TEST_F(InquiryTest, AMemberThatAnswersNothingIsGivenUpBeforeTheDeadline) {
   EXPECT_EQ(inquiry.next_tick().at_ns, clock.Now() + kSecond);
   Seconds(3, {0});
   EXPECT_TRUE(failures.empty());
-  EXPECT_EQ(endpoints[0].urgent.size(), 3u);
-  EXPECT_EQ(endpoints[2].urgent.size(), 3u);
+  EXPECT_EQ(endpoints[0].urgent.size(), 4u) << "the call, and a question each second";
+  EXPECT_EQ(endpoints[2].urgent.size(), 4u);
   EXPECT_EQ(Nonce(2), 0u) << "no inquiry is under way";
   Seconds(1, {0});
   EXPECT_TRUE(Has(Failure(),
@@ -259,10 +288,12 @@ TEST_F(InquiryTest, SilenceBeforeTheCallDoesNotCount) {
 
 TEST_F(InquiryTest, WithoutALimitNobodyIsAsked) {
   Open(AllReduce());
+  Seconds(1, {});
+  EXPECT_EQ(endpoints[2].urgent.size(), 1u) << "compares the call, once";
   EXPECT_EQ(inquiry.next_tick().at_ns, Deadline::Never().at_ns);
   Seconds(60, {});
   EXPECT_TRUE(failures.empty());
-  EXPECT_TRUE(endpoints[2].urgent.empty());
+  EXPECT_EQ(endpoints[2].urgent.size(), 1u);
 }
 
 TEST_F(InquiryTest, ABreakOfThisRankIsNotSilenceOfTheOthers) {
@@ -282,7 +313,7 @@ TEST_F(InquiryTest, AMemberWhoseLibraryRunsOnlyInCallsIsNotAsked) {
   Open(AllReduce());
   Seconds(60, {0});
   EXPECT_TRUE(failures.empty());
-  EXPECT_TRUE(endpoints[2].urgent.empty());
+  EXPECT_EQ(endpoints[2].urgent.size(), 1u) << "only the call is compared";
 }
 
 TEST_F(InquiryTest, BytesThatArriveAreASignOfLife) {

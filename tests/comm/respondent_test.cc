@@ -81,6 +81,12 @@ TEST_F(RespondentTest, ThatItHasMadeTheCallOrNot) {
   EXPECT_EQ(Last().nonce, 8u);
 }
 
+TEST_F(RespondentTest, ThatItIsInAnotherCall) {
+  open.Add(&Started(AllReduce(/*tag=*/5)));
+  EXPECT_EQ(Asks(first).answer, Answer::kAbsent);
+  EXPECT_EQ(Last().excuse.message(), "its oldest unfinished call is all_reduce tag 5 #1");
+}
+
 TEST_F(RespondentTest, ThatItsProcessHasLostSomebody) {
   engine->causes().Tell(absl::UnavailableError("lost rank 5"));
   EXPECT_EQ(Asks(first).answer, Answer::kExcused);
