@@ -589,7 +589,8 @@ typedef struct entrain_edit_config {
                                           seed, the batch size, the learning-rate schedule; up to 64 lines and 4096
                                           bytes; copied. Compared with the other ranks at creation, and with the members
                                           when a newcomer joins: DATA_LOSS, the text names the key (a newcomer of
-                                          another job is refused, the members go on). NULL (default): nothing */
+                                          another job is refused, the members go on). A checkpoint contains it; a load logs
+                                          a warning with the keys that differ. NULL (default): nothing */
   double silence;                      /* for on_loss, in seconds. While a rank waits for others, its library asks
                                           theirs whether they answer; they answer whatever their programs do. A rank
                                           that answers nothing for this time is lost: its process is stopped or hangs,

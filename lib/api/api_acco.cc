@@ -121,6 +121,7 @@ absl::StatusOr<ChannelOptions> ToChannelOptions(const entrain_acco_config_t& con
   options.admit_name = std::move(newcomers.name);
   if (config.identity != nullptr) {
     ENTRAIN_ASSIGN_OR_RETURN(options.identity, entrain::ParseIdentity(config.identity));
+    options.identity_text = config.identity;
   }
   return options;
 }

@@ -54,6 +54,7 @@ absl::StatusOr<EditOptions> ToEditOptions(const entrain_edit_config_t& config,
   options.admit_name = std::move(place.name);
   if (config.identity != nullptr) {
     ENTRAIN_ASSIGN_OR_RETURN(options.identity, entrain::ParseIdentity(config.identity));
+    options.identity_text = config.identity;
   }
   return options;
 }

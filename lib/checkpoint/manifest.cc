@@ -253,6 +253,9 @@ bool IsArrayName(absl::string_view name) {
 
 std::string ToJson(const Manifest& manifest) {
   Json json = {{"kind", std::string(NameOf(manifest.kind))}, {"step", manifest.step}};
+  if (!manifest.identity.empty()) {
+    json["identity"] = manifest.identity;
+  }
   for (size_t axis = 0; axis < manifest.mesh.size(); ++axis) {
     json["mesh"][kAxes[axis]] = manifest.mesh[axis];
   }
@@ -293,6 +296,9 @@ absl::StatusOr<Manifest> ParseManifest(absl::string_view text) {
   Members members(json, "");
   const std::string kind = members.Text("kind");
   manifest.step = members.Integer("step", 0, kMost64);
+  if (json.contains("identity")) {  // checkpoints of version 1.0 have none
+    manifest.identity = members.Text("identity");
+  }
   const Json& mesh = members.Object("mesh");
   const Json& parts = members.Array("parts");
   const Json& files = members.Array("files");

@@ -57,7 +57,8 @@ struct SavedFile {
 
 struct Manifest {
   CheckpointKind kind = CheckpointKind::kPortable;
-  int64_t step = 0;  // completed optimizer steps
+  int64_t step = 0;      // completed optimizer steps
+  std::string identity;  // the run's, as lines KEY=VALUE; empty: not known
   std::array<int32_t, 5> mesh = {1, 1, 1, 1,
                                  1};           // lengths of tensor, pipeline, context, shard, sync
   std::vector<std::vector<SavedLayer>> parts;  // by part of the model, then by layer

@@ -18,8 +18,9 @@ absl::Status CheckKind(const ChannelOptions& options, CheckpointKind kind) {
              : absl::OkStatus();
 }
 
-ModelPart PartOf(const Slab& slab) {
+ModelPart PartOf(const Slab& slab, const ChannelOptions& options) {
   ModelPart part;
+  part.identity = options.identity_text;
   part.mesh[static_cast<size_t>(Axis::kShard)] = slab.slots();
   part.layers.push_back({slab.layer(0).full, false});
   return part;
@@ -92,8 +93,8 @@ absl::Status ChannelState::Save(const CheckpointOptions& options) {
     ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
     StateList state(slab(), options.kind, parts_.round.buffers().own().callers());
     VisitState(state);
-    return SaveState(all, PartOf(slab()), options, parts_.round.state().progress().commits(),
-                     state);
+    return SaveState(all, PartOf(slab(), parts_.options), options,
+                     parts_.round.state().progress().commits(), state);
   };
   std::string unused;
   return MakeJointCall("save", options.timeout_ns, save, &unused);
@@ -145,8 +146,9 @@ absl::StatusOr<std::unique_ptr<OpenState>> ChannelState::Open(CheckpointKind kin
     ENTRAIN_RETURN_IF_ERROR(CheckSavable(kind));
     auto list = std::make_unique<StateList>(slab(), kind, parts_.round.buffers().own().callers());
     VisitState(*list);
-    return OpenState::Make(this, AllRanks(ranks().comm(), nullptr, 0), PartOf(slab()),
-                           std::move(list), parts_.options.at.limit_ns);
+    return OpenState::Make(this, AllRanks(ranks().comm(), nullptr, 0),
+                           PartOf(slab(), parts_.options), std::move(list),
+                           parts_.options.at.limit_ns);
   };
   auto opened = open();
   return opened.ok() ? std::move(opened) : Annotate(opened.status(), "acco: state");
@@ -164,7 +166,7 @@ absl::Status ChannelState::Load(const CheckpointOptions& options) {
       VisitState(exact);
       state.SetExact(exact);
     }
-    return LoadState(all, PartOf(slab()), options, &state);
+    return LoadState(all, PartOf(slab(), parts_.options), options, &state);
   });
 }
 

@@ -56,6 +56,8 @@ struct ModelPart {
   int part = 0, parts = 1;  // index of this part; number of parts (tensor x pipeline)
   bool copy = false;        // a rank with context coordinate 0 also has this part
   std::vector<SavedLayer> layers;
+  // The text of the option identity. A checkpoint contains it, and a load warns of differences.
+  std::string identity;
 };
 ModelPart PartOf(const Mesh& mesh, const Slab& slab);
 

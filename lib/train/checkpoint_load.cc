@@ -13,6 +13,7 @@
 #include "lib/checkpoint/checkpoint_file.h"
 #include "lib/checkpoint/leftovers.h"
 #include "lib/train/checkpoint.h"
+#include "lib/train/identity.h"
 
 namespace entrain {
 namespace {
@@ -42,6 +43,7 @@ class Loader {
   absl::Status FindPieces(StateItem* item);
   bool Is(const SavedArray& array, const SavedArray& wanted) const;
   absl::StatusOr<std::unique_ptr<CheckpointReader>> Open() const;
+  void SayWhatDiffers() const;
   void SayWhatIsDropped() const;
   absl::StatusOr<CheckpointReader*> File(int32_t file);
 
@@ -76,6 +78,7 @@ absl::Status Loader::Run() {
   const absl::Status read = options_.rank0_only ? HearAll() : all_.Agree(ReadOwn());
   if (read.ok() && all_.first()) {
     SayWhatIsDropped();
+    SayWhatDiffers();
     if (!options_.functions) {
       ClearLeftovers(options_.directory, ChangedAt(path_));
     }
@@ -101,6 +104,15 @@ void Loader::SayWhatIsDropped() const {
   if (!names.empty()) {
     ENTRAIN_LOG(kInfo, path_, ": dropped, since this run's options have no place for them: ",
                 absl::StrJoin(names, ", "));
+  }
+}
+
+// Who continues a run with another learning rate does so on purpose, and who gives the directory of
+// another run does not. So differences are no error, but they are said.
+void Loader::SayWhatDiffers() const {
+  if (const std::string differs = IdentityDiffers(manifest_.identity, part_.identity);
+      !differs.empty()) {
+    ENTRAIN_LOG(kWarning, path_, " is of a run with another identity: ", differs);
   }
 }
 

@@ -166,6 +166,7 @@ Manifest Saver::Draft() const {
   Manifest draft;
   draft.kind = options_.kind;
   draft.step = step_;
+  draft.identity = part_.identity;
   draft.mesh = part_.mesh;
   draft.parts.resize(static_cast<size_t>(part_.parts));
   draft.parts[static_cast<size_t>(part_.part)] = part_.layers;

@@ -51,6 +51,7 @@ struct EditOptions {
   std::function<absl::StatusOr<std::shared_ptr<Store>>(const Stop& stop)> admit_store = nullptr;
   std::string admit_name = "edit";
   std::vector<NamedValue> identity;  // ParseIdentity
+  std::string identity_text;         // the same, for checkpoints
   // The fields below are not in the C ABI.
   bool ewma_as_published = false;       // AnomalyOptions::as_published; for comparisons
   const Clock* clock = &Clock::Real();  // for use_async

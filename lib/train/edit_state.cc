@@ -124,6 +124,7 @@ ModelPart EditState::Part() const {
   ModelPart part = PartOf(parts_.mesh, slab());
   const ExchangeGroups groups = parts_.exchange.members().groups();
   part.mesh[static_cast<size_t>(Axis::kSync)] = groups.sync == nullptr ? 1 : groups.sync->size();
+  part.identity = parts_.options.identity_text;
   return part;
 }
 

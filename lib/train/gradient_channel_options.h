@@ -64,6 +64,7 @@ struct ChannelOptions {
   OpenStoreFn admit_store = nullptr;
   std::string admit_name = "acco";
   std::vector<NamedValue> identity;  // ParseIdentity
+  std::string identity_text;         // the same, for checkpoints
 
   // Returns the type of the shard on which the optimizer works.
   DType master_dtype() const { return params_dtype == DType::kF64 ? DType::kF64 : DType::kF32; }

@@ -2,11 +2,13 @@
 
 #include <cmath>
 #include <cstdint>
+#include <map>
 #include <set>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 
 namespace entrain {
@@ -21,6 +23,17 @@ double HashOf(absl::string_view text) {
     hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3u;
   }
   return static_cast<double>(hash >> 16);
+}
+
+std::map<std::string, std::string> LinesOf(absl::string_view text) {
+  std::map<std::string, std::string> lines;
+  for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipWhitespace())) {
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(line, absl::MaxSplits('=', 1));
+    lines[std::string(absl::StripAsciiWhitespace(parts.first))] =
+        std::string(absl::StripAsciiWhitespace(parts.second));
+  }
+  return lines;
 }
 
 }  // namespace
@@ -52,6 +65,26 @@ absl::StatusOr<std::vector<NamedValue>> ParseIdentity(absl::string_view text) {
         absl::StrCat("identity: has ", identity.size(), " lines, and may have ", kMostLines));
   }
   return identity;
+}
+
+std::string IdentityDiffers(absl::string_view there, absl::string_view here) {
+  const std::map<std::string, std::string> saved = LinesOf(there), mine = LinesOf(here);
+  std::set<std::string> keys;
+  for (const auto* lines : {&saved, &mine}) {
+    for (const auto& [key, value] : *lines) {
+      keys.insert(key);
+    }
+  }
+  std::vector<std::string> differ;
+  for (const std::string& key : keys) {
+    const auto one = saved.find(key), other = mine.find(key);
+    const std::string was = one == saved.end() ? "none" : one->second;
+    const std::string is = other == mine.end() ? "none" : other->second;
+    if (was != is) {
+      differ.push_back(absl::StrCat(key, ": ", was, " there, ", is, " here"));
+    }
+  }
+  return saved.empty() || mine.empty() ? "" : absl::StrJoin(differ, "; ");
 }
 
 // Ranks with other keys differ in the sum of the hashes of their keys.

@@ -307,6 +307,10 @@ TEST(Identity, IsLinesOfKeysAndValues) {
   EXPECT_NE(SizeOfIdentity(*identity).value,
             SizeOfIdentity(*ParseIdentity("seed=7\ndata=x\nrate=1")).value);
   EXPECT_TRUE(ParseIdentity("")->empty());
+  EXPECT_EQ(IdentityDiffers("seed=7\ndata=a b\nlr=1", "data= a b\nseed=8\nwidth=2"),
+            "lr: 1 there, none here; seed: 7 there, 8 here; width: none there, 2 here");
+  EXPECT_EQ(IdentityDiffers("seed=7\nlr=1", "lr=1\nseed=7\n"), "");
+  EXPECT_EQ(IdentityDiffers("", "seed=7"), "") << "an older checkpoint";
 }
 
 TEST(Identity, RefusesOtherTexts) {
