@@ -67,8 +67,8 @@ struct Kernels {
   // Takes the built-in operators on the types that CheckReduction allows. kAvg is computed as kSum.
   // If divide > 1, the operator must be a sum, and the sum is divided by `divide`. Floats of 16 and
   // 8 bits are accumulated in f32 over all sources, and rounded once. A sum of integers that is
-  // divided does not wrap around: |sum / divide| must be at most the largest element, and n at most
-  // 2^20. Logical operators give 1 or 0, even for a single source.
+  // divided does not wrap around: |sum / divide| must be at most the largest element, n and divide
+  // at most 2^16. Logical operators give 1 or 0, even for a single source.
   void (*combine)(ReduceOp op, DType dtype, void* dst, const void* const* srcs, int n,
                   int64_t count, int divide);
   // dst[i] = src[i], converted from any float type to any other and rounded once. Copies if the
