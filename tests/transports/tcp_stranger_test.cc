@@ -8,6 +8,7 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include "lib/base/status.h"
@@ -387,6 +388,27 @@ TEST_F(TcpStranger, AResetBesideAClosedControlLineIsTheEndOfAProcess) {
   line.Reset();
   ASSERT_TRUE(PollUntil([&] { return !b->events.lost.empty(); }));
   EXPECT_TRUE(IsPeerEnded(b->events.lost[0])) << b->events.lost[0];
+  path->Close(absl::AbortedError("next"));
+  path.reset();
+}
+
+// A process without a free descriptor cannot accept its peers. It says so instead of waiting for them.
+TEST_F(TcpStranger, AShortageOfDescriptorsEndsThePathsThatWaitForPeers) {
+  TransportConfig config;
+  config.self.fill(1);
+  path = b->transport->Connect(config.self, b->transport->address()).value();
+  const Fd peer = ConnectRaw();
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit none = before;
+  none.rlim_cur = 3;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  EXPECT_TRUE(PollUntil([&] { return !b->events.lost.empty(); }));
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  ASSERT_FALSE(b->events.lost.empty());
+  EXPECT_EQ(b->events.lost[0].code(), absl::StatusCode::kResourceExhausted) << b->events.lost[0];
+  EXPECT_THAT(std::string(b->events.lost[0].message()),
+              HasSubstr("cannot accept a connection: Too many open files"));
   path->Close(absl::AbortedError("next"));
   path.reset();
 }

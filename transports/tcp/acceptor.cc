@@ -15,6 +15,7 @@ namespace {
 // The pause after a failed accept. Usually accept fails because the process has no descriptors
 // left.
 constexpr int64_t kAcceptPause = 50 * kMillisecond;
+constexpr int64_t kShortageTime = kSecond;
 // The pause before a connection is dialled again after a cut. The pause doubles each time.
 constexpr int64_t kFirstPause = 20 * kMillisecond, kLongestPause = kSecond;
 
@@ -154,10 +155,10 @@ int Acceptor::Accept() {
     Address from;
     absl::StatusOr<Fd> fd = entrain::Accept(listener_.fd.get(), &from);
     if (!fd.ok()) {
-      ENTRAIN_LOG(kWarning, "tcp: ", fd.status().message(), "; accepting again in a moment");
       StopAccepting({now + kAcceptPause});
-      return i;
+      return i + OnShortage(fd.status(), now);
     }
+    short_since_ns_ = 0;
     if (!fd->valid()) {
       if (counted) {
         budget_.GiveBack();
@@ -175,6 +176,24 @@ int Acceptor::Accept() {
     }
   }
   return kAcceptsPerTurn;
+}
+
+// A peer that dials waits in the kernel's queue, and cannot know why. So after kShortageTime without
+// a descriptor the paths that wait for peers end with the reason, instead of at their deadline.
+int Acceptor::OnShortage(const absl::Status& why, int64_t now) {
+  if (short_since_ns_ == 0) {
+    short_since_ns_ = now;
+    ENTRAIN_LOG(kWarning, "tcp: ", why.message(), "; accepting again in a moment");
+  }
+  if (now - short_since_ns_ < kShortageTime) {
+    return 0;
+  }
+  int events = 0;
+  for (const auto& [peer, endpoint] : std::exchange(expected_, {})) {
+    endpoint->Lose(why);
+    ++events;
+  }
+  return events;
 }
 
 void Acceptor::StopAccepting(Deadline until) {

@@ -120,6 +120,8 @@ class Acceptor {
 
   int Accept();
   void StopAccepting(Deadline until);
+  // Must be called when accept has failed. Returns the number of paths that have ended.
+  int OnShortage(const absl::Status& why, int64_t now);
   void Evict();
 
   Guest* AddGuest(std::unique_ptr<Guest> guest);
@@ -146,6 +148,7 @@ class Acceptor {
   size_t strangers_ = 0;  // number of guests that were accepted
   int64_t looks_ = 0;
   std::vector<std::unique_ptr<Outward>> dials_;
+  int64_t short_since_ns_ = 0;  // accept has failed since this time; 0: it has not
   std::map<PeerId, TcpEndpoint*> expected_;
   // paths of which only one connection has arrived
   std::map<std::pair<PeerId, ConnectionId>, Arrived> half_;
