@@ -101,7 +101,8 @@ def begun_anew(job):
             lines.append(f"rank {replica.rank}, process {replica.pid}: its steps are not in sequence")
         if not steps:
             continue
-        starts = [(at, step) for at, step in job.resumed if at <= replica.begun]
+        # A process that finds nobody whom it could join takes part in the next life itself.
+        starts = [(at, step) for at, step in job.resumed if at <= replica.records[0].time]
         since, floor = starts[-1] if starts else (0.0, 0)
         floor = max([floor, *(step - 1 for time, step in synced if since < time < replica.begun)])
         if steps[0] <= floor:
