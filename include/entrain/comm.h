@@ -314,7 +314,7 @@ ENTRAIN_API entrain_status_t entrain_comm_grow(entrain_comm_t* comm, const entra
 /* Joins the communicator `config->name`: applies in the store and blocks until the ranks of this communicator admit
  * this process (entrain_comm_grow), at most wait_ns. `config` may be NULL. Any thread. *comm belongs to the caller. If
  * the attempt fails because of other processes (a rank has died, or too few newcomers have applied), the call applies
- * again. Errors:
+ * again; after a pause of 0.5 to 8 s if the ranks and this process could not reach each other. Errors:
  * - TIMED_OUT after wait_ns. The text states the reason: no communicator of this name has ever called
  *   entrain_comm_grow, its ranks have not called it since this process applied, or they have admitted other newcomers.
  * - MISMATCH if algorithms, tuning or determinism differ from those of the ranks. The text names both values.

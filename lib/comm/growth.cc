@@ -75,9 +75,14 @@ struct Outcome {
   Text text{};
 };
 
-// The ranks of the newcomers to blame for a failed attempt. Value: false if the newcomer was only
-// late, so that it may apply again.
-using Culprits = std::map<int, bool>;
+// How a newcomer that is to blame for a failed attempt is sent away. The larger value counts.
+enum class Fault {
+  kLate,         // the time was up before all ranks had met; the newcomer may apply again
+  kUnreachable,  // the same, after a pause: the phase of the error is kConnect
+  kUnfit,        // it must not apply again
+};
+// The ranks of the newcomers to blame for a failed attempt.
+using Culprits = std::map<int, Fault>;
 
 class Growth {
  public:
@@ -296,7 +301,11 @@ absl::StatusOr<Culprits> Growth::Compare(const absl::Status& made, int newcomers
       failed = rank;
     }
     if (one.code != ENTRAIN_OK && newcomer) {
-      culprits[one.culprit] |= one.late == 0;
+      const bool network = one.code == ENTRAIN_PEER_LOST || one.code == ENTRAIN_TIMED_OUT;
+      Fault& fault = culprits[one.culprit];
+      fault = std::max(fault, one.late != 0 ? Fault::kLate
+                              : network     ? Fault::kUnreachable
+                                            : Fault::kUnfit);
     }
   }
   if (failed < 0) {
@@ -327,11 +336,15 @@ void Growth::Dismiss(const Culprits& culprits) {
   }
   // Refuse lowers the ranks of all later newcomers by one, so refuse the highest rank first.
   for (auto culprit = culprits.rbegin(); culprit != culprits.rend(); ++culprit) {
-    const auto [rank, refused] = *culprit;
-    intake_->Refuse(rank, absl::Status(refused ? absl::StatusCode::kFailedPrecondition
-                                               : absl::StatusCode::kAborted,
-                                       absl::StrCat("the ranks of ", config_.name,
-                                                    " could not take this process in: ", reason_)));
+    const auto [rank, fault] = *culprit;
+    Blame blame;
+    blame.phase = fault == Fault::kUnreachable ? Phase::kConnect : Phase::kCheck;
+    intake_->Refuse(
+        rank, WithBlame(absl::Status(fault == Fault::kUnfit ? absl::StatusCode::kFailedPrecondition
+                                                            : absl::StatusCode::kAborted,
+                                     absl::StrCat("the ranks of ", config_.name,
+                                                  " could not take this process in: ", reason_)),
+                        blame));
   }
 }
 

@@ -15,6 +15,7 @@
 #include "lib/comm/comm_core.h"
 #include "lib/comm/communicator.h"
 #include "lib/comm/creation.h"
+#include "lib/net/socket.h"
 #include "lib/store/store.h"
 
 namespace entrain {
@@ -25,6 +26,9 @@ constexpr int64_t kAskNs = 200 * kMillisecond;
 // The interval at which a waiting newcomer checks whether a member has taken its ticket. A member
 // that has taken a ticket joins the ticket's meeting within milliseconds.
 constexpr int64_t kLookAtTicketsNs = kSecond;
+// The pauses of a newcomer that the members could not reach. A line that is cut may come back, and
+// each attempt costs the members time.
+constexpr int kFirstPauseMs = 500, kLongestPauseMs = 8000, kMostUnreached = 5;
 constexpr size_t kMemberRank = 0, kNewcomerRank = 1;  // in the meeting of two processes
 
 absl::Status AboutJoin(const absl::Status& status, Phase phase) {
@@ -70,6 +74,8 @@ class Joining {
   const GrowKeys keys_;
   const Stop stop_;
   int64_t calls_before_ = 0;  // calls of Grow before this newcomer first applied
+  int unreached_ =
+      0;  // attempts since the members have last reached this newcomer; kMostUnreached: or more
   absl::Status last_;
 };
 
@@ -81,7 +87,9 @@ Joining::Made Joining::Run() {
       return made;
     }
     ENTRAIN_LOG(kInfo, "joining ", comm_.name, ": applying again: ", last_.message());
-    if (stop_.deadline.Passed(Clock::Real().Now())) {
+    const int pause_ms =
+        unreached_ == 0 ? 0 : std::min(kFirstPauseMs << (unreached_ - 1), kLongestPauseMs);
+    if (!Pause(pause_ms, stop_)) {
       return TimeIsUp();
     }
   }
@@ -98,6 +106,7 @@ Joining::Made Joining::Again(const absl::Status& why) {
                                                            ": refused: ", why.message())),
                      Phase::kCheck);
   }
+  unreached_ = BlameOf(why).phase == Phase::kConnect ? std::min(unreached_ + 1, kMostUnreached) : 0;
   last_ = why;
   return nullptr;
 }

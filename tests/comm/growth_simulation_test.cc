@@ -54,9 +54,9 @@ class GrowthJob : private VirtualJob {
 
   using VirtualJob::fingerprint;
   using VirtualJob::Report;
-  enum What { kGrown, kShrunk, kJoined, kRefused, kCrashes, kQuiet };
-  static constexpr const char* kReached[] = {"grown",   "shrunk",  "joined",
-                                             "refused", "crashes", "runs without a fault"};
+  enum What { kGrown, kShrunk, kJoined, kNotTakenIn, kCrashes, kQuiet };
+  static constexpr const char* kReached[] = {"grown",        "shrunk",  "joined",
+                                             "not taken in", "crashes", "runs without a fault"};
   const std::array<uint64_t, std::size(kReached)>& reached() const { return reached_; }
 
  private:
@@ -123,10 +123,11 @@ class GrowthJob : private VirtualJob {
     GoOn(*std::move(comm), options);
   }
 
-  // If the store answers within an attempt, a newcomer is refused only for its own fault.
+  // A newcomer that the members cannot reach applies again until its time is up. If the store answers
+  // within an attempt, a newcomer is refused only for its own fault.
   void CheckRefusal(int process, const absl::Status& why) {
     const bool of_others = absl::IsDeadlineExceeded(why) || absl::IsUnavailable(why);
-    reached_[kRefused] += of_others ? 0 : 1;
+    reached_[kNotTakenIn] += absl::IsDeadlineExceeded(why) ? 1 : 0;
     if (!of_others && !touched(process) && !store_touched_ && process != slowed_) {
       Wrong("newcomer ", process, " is refused: ", why.message());
     }
