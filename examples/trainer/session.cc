@@ -13,6 +13,9 @@ namespace {
 // The largest number of meetings that a rank of a restarted replica tries. Each restart of one of
 // the ranks uses up at most one meeting.
 constexpr int kMostMeetings = 1000;
+// The largest number of lives that a process begins one after the other. Each rank that is lost
+// during a meeting uses up one.
+constexpr int kMostLives = 50;
 // A rank that joins the others looks after this time whether any are left.
 constexpr int64_t kJoinNs = 30'000'000'000;
 
@@ -74,7 +77,7 @@ Session::Session(bool admit, int shard_size, bool saves) : shard_size_(shard_siz
     lives_ = Lives::Open(LauncherRank(), LauncherRanks(), saves);
   }
   Lives::Way way = restarted ? Lives::Way::kJoin : Lives::Way::kMeet;
-  do {
+  for (int meeting = 1; world_ == nullptr; ++meeting) {
     if (lives_ != nullptr) {
       way = lives_->Arrive(restarted || lives_->number() > 0);
     }
@@ -86,7 +89,8 @@ Session::Session(bool admit, int shard_size, bool saves) : shard_size_(shard_siz
       StandAlone();
       return;
     }
-  } while (!Meet());
+    Meet(/*last=*/meeting == kMostLives);
+  }
   int32_t value = 0;
   Check(entrain_comm_rank(world_.get(), &value));
   rank_ = value;
@@ -96,9 +100,9 @@ Session::Session(bool admit, int shard_size, bool saves) : shard_size_(shard_siz
   ranks_left_ = ranks_;
 }
 
-// Makes the communicator of all ranks. Returns false if a rank was lost meanwhile, and all ranks can
-// meet again.
-bool Session::Meet() {
+// Makes the communicator of all ranks. If a rank was lost meanwhile and this meeting is not the last
+// one, begins the next life, in which all ranks meet again.
+void Session::Meet(bool last) {
   entrain_comm_t* comm = nullptr;
   entrain_status_t status = ENTRAIN_OK;
   if (!revives()) {
@@ -113,17 +117,16 @@ bool Session::Meet() {
     config.world_size = LauncherRanks();
     status = entrain_comm_create(&config, &comm);
   }
-  if (lives_ != nullptr &&
+  if (lives_ != nullptr && !last &&
       (status == ENTRAIN_PEER_LOST || (status == ENTRAIN_FAILED_PRECONDITION && revives()))) {
     lives_->Fail();
-    return false;
+    return;
   }
   Check(status);
   world_.reset(comm);
   if (lives_ != nullptr) {
     lives_->Met();
   }
-  return true;
 }
 
 void Session::Join(const std::function<entrain_status_t(int64_t wait_ns)>& join) {

@@ -98,7 +98,7 @@ class Session {
  private:
   void OverAll(const void* in, void* out, int count, entrain_dtype_t dtype, entrain_op_t op);
   void StandAlone();
-  bool Meet();
+  void Meet(bool last);
 
   const int shard_size_;
   bool joins_ = false;
