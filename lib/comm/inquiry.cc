@@ -49,7 +49,9 @@ bool Inquiry::TakeReceived(int rank) {
 const CallWork* Inquiry::Untold() const {
   const CallWork* untold = nullptr;
   for (const CallWork* work : open_.works()) {
-    if (!work->wiring().point_to_point && work->started_ns() > told_ns_ &&
+    const CallKind kind = work->call().named().kind;
+    const bool gathers = kind == CallKind::kGather || kind == CallKind::kReduce;
+    if (gathers && work->started_ns() > told_ns_ &&
         (untold == nullptr || work->started_ns() < untold->started_ns())) {
       untold = work;
     }

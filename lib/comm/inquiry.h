@@ -8,9 +8,9 @@
 // host is cut off. Calls that are over within the first quarter cause no question. Only time in
 // which this rank itself has run counts (peer_silence.h).
 //
-// Ranks that are in different calls may wait for each other without a message that shows it: for
-// example two ranks that each take themselves for the root of a gather. So when a collective has
-// been open for kCompareNs, this rank sends its descriptor to its neighbours once (Query::compares).
+// Two ranks that each take themselves for the root of a gather or reduce wait for each other, and no
+// message shows it. So when such a call has been open for kCompareNs, this rank sends its descriptor
+// to its neighbours once (Query::compares). Other collectives are compared when their data arrive.
 //
 // Thread safety: none. Belongs to the communicator's driver. Any thread may call SetSilence and
 // silence_ns.
@@ -108,7 +108,7 @@ class Inquiry {
   void OnTick(int64_t now_ns);
 
  private:
-  // Returns the oldest open collective that this rank has not told the others, or null.
+  // Returns the oldest open gather or reduce that this rank has not told the others, or null.
   const CallWork* Untold() const;
   // Sends the descriptor of the call to the ranks before and after this one.
   void Tell(const CallWork& work);
@@ -152,7 +152,7 @@ class Inquiry {
   std::vector<Refusal> refusals_;          // by rank, the rank's last refusal
   std::atomic<int64_t> silence_ns_;
   PeerSilence silence_;
-  int64_t told_ns_ = 0;             // start of the last collective that Tell has sent
+  int64_t told_ns_ = 0;             // start of the last call that Tell has sent
   int64_t watched_since_ns_ = 0;    // start of the oldest call, if it is watched; 0: none is
   std::vector<uint64_t> received_;  // by rank: Endpoint::received when it was last looked at
 };
