@@ -595,7 +595,7 @@ typedef struct entrain_edit_config {
                                           theirs whether they answer; they answer whatever their programs do. A rank
                                           that answers nothing for this time is lost: its process is stopped or hangs,
                                           or its host is cut off. So a pause holds the others for this time, not until
-                                          the deadline. 0 (default): entrain_comm_config_t.silence_ns, else 5 s with
+                                          the deadline. 0 (default): entrain_comm_config_t.silence_ns, else 3 s with
                                           admit, else 30 s. Applies to the communicators of the mesh, too */
 } entrain_edit_config_t;
 ENTRAIN_API void entrain_edit_config_init_sized(entrain_edit_config_t* config, size_t bytes);

@@ -43,7 +43,7 @@ constexpr EnvVariable kEnvironment[] = {
      "a rank whose library answers nothing for so long, while another rank waits in a call with "
      "it, "
      "is taken for stopped; default: only the deadline ends such a wait; with on_loss finish 30s, "
-     "with admit 5s"},
+     "with admit 3s"},
     {"ENTRAIN_INTERFACE", "filter",
      "the address to bind and publish: names, prefixes (eth*), CIDR, ipv4/ipv6, ^exclusions"},
     {"ENTRAIN_PORTS", "LOW-HIGH", "the ports to listen on; default: the kernel chooses"},

@@ -45,5 +45,5 @@
     "newcomers: none, or taken in after a commit; the others train on until they are connected")                       \
   X(double, silence, 0, Within(0, 1e9), o.on_loss == OnLoss::kFinish,                                                  \
     "has no effect without on_loss finish; set both, or ENTRAIN_SILENCE", false,                                       \
-    "seconds after which a rank whose library answers nothing is lost; 0: ENTRAIN_SILENCE, else 5 with admit, else 30")
+    "seconds after which a rank whose library answers nothing is lost; 0: ENTRAIN_SILENCE, else 3 with admit, else 30")
 // clang-format on

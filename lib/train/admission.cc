@@ -84,6 +84,7 @@ AdmissionCard Admission::MyCard() const {
           .met_step = static_cast<int64_t>(met_step),
           .anchor_checksum = parts_.exchange.anchors().checksum(),
           .repairs = parts_.exchange.rendezvous().repairs(),
+          .closes = closer == nullptr ? 0 : 1,
           .ticks = closer == nullptr ? 0 : closer->ticks(),
           .arrivals = attended.arrivals,
           .missed = attended.missed};
@@ -92,8 +93,7 @@ AdmissionCard Admission::MyCard() const {
 absl::Status Admission::TakeIn(std::shared_ptr<Communicator> grown, int members,
                                EnlargedWorld* enlarged) {
   const auto take_in = [&]() -> absl::Status {
-    ENTRAIN_ASSIGN_OR_RETURN(*enlarged,
-                             MeetNewcomers(grown, MyCard(), alike_, parts_.closer != nullptr));
+    ENTRAIN_ASSIGN_OR_RETURN(*enlarged, MeetNewcomers(grown, MyCard(), alike_));
     StateList list(parts_.slab, CheckpointKind::kPortable);
     const std::vector<TransferItem> items =
         StateInCommon(parts_.exchange, parts_.slab, parts_.live, &list);

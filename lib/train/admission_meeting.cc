@@ -154,8 +154,7 @@ absl::StatusOr<std::vector<ReplicaPlace>> PlacesOf(absl::Span<const AdmissionCar
 }
 
 absl::StatusOr<EnlargedWorld> MeetNewcomers(std::shared_ptr<Communicator> world,
-                                            const AdmissionCard& mine, const NamedGroups& alike,
-                                            bool rounds) {
+                                            const AdmissionCard& mine, const NamedGroups& alike) {
   EnlargedWorld enlarged;
   enlarged.cards.resize(static_cast<size_t>(world->size()));
   constexpr int64_t kNumbers = sizeof(AdmissionCard) / sizeof(int64_t);
@@ -177,11 +176,13 @@ absl::StatusOr<EnlargedWorld> MeetNewcomers(std::shared_ptr<Communicator> world,
     (newcomer ? enlarged.parties.newcomers : enlarged.parties.donors).push_back(rank++);
     enlarged.parties.replicas.push_back(replica);
   }
+  if (enlarged.cards[0].closes != 0) {  // a member's card, so all ranks decide alike
+    ENTRAIN_ASSIGN_OR_RETURN(enlarged.rounds, Part(&enlarged, 0, enlarged.world->rank()));
+  }
+  // From here on, ranks call each other in their slot alone, and the calls of one slot may fail while
+  // those of another succeed. So the next call of the world is CompareOutcomes, on all ranks.
   for (const std::vector<NamedValue>& group : alike) {
     ENTRAIN_RETURN_IF_ERROR(CompareValues(*enlarged.sync, group, enlarged.parties.donors[0]));
-  }
-  if (rounds) {  // equal on all ranks of this sync group, because it depends only on options
-    ENTRAIN_ASSIGN_OR_RETURN(enlarged.rounds, Part(&enlarged, 0, enlarged.world->rank()));
   }
   return enlarged;
 }

@@ -44,10 +44,11 @@ struct AdmissionCard {
   int64_t repairs = 0;       // number of repaired anchors
   int64_t first_number = 0;  // the lowest number that a newcomer's replica may get
   // Members of EDiT with quorum or round_deadline only (round_closer.h):
+  int64_t closes = 0;                // 1: they have a communicator of the rounds
   int64_t ticks = 0;                 // number of finished ticks
   int64_t arrivals = 0, missed = 0;  // see Attended
 };
-static_assert(sizeof(AdmissionCard) == 14 * sizeof(int64_t));
+static_assert(sizeof(AdmissionCard) == 15 * sizeof(int64_t));
 
 // Returns the places of all ranks. Each newcomer's replica gets the lowest free number that is at
 // least first_number. The numbers ascend with the lowest rank of each replica. Returns
@@ -73,10 +74,9 @@ struct EnlargedWorld {
   const ReplicaPlace& mine() const { return places[static_cast<size_t>(world->rank())]; }
 };
 // Collective over `world`. Exchanges the cards, makes the groups, and compares the values in
-// `alike`. Makes EnlargedWorld::rounds only if `rounds` is true.
+// `alike`. Makes EnlargedWorld::rounds only if the members have such a communicator.
 absl::StatusOr<EnlargedWorld> MeetNewcomers(std::shared_ptr<Communicator> world,
-                                            const AdmissionCard& mine, const NamedGroups& alike,
-                                            bool rounds = false);
+                                            const AdmissionCard& mine, const NamedGroups& alike);
 
 // Returns the items of the state that is equal on all replicas: the state of the exchange, and the
 // layers that do not train. `list` receives the entries from which the items are made.

@@ -174,5 +174,5 @@
     "time limit of each collective, in nanoseconds; 0: the communicators' default")                                    \
   X(double, silence, 0, Within(0, kMaxSyncTime), o.on_loss == OnLoss::kFinish,                                         \
     "has no effect without on_loss finish; set both, or ENTRAIN_SILENCE", false,                                       \
-    "seconds after which a rank whose library answers nothing is lost; 0: ENTRAIN_SILENCE, else 5 with admit, else 30")
+    "seconds after which a rank whose library answers nothing is lost; 0: ENTRAIN_SILENCE, else 3 with admit, else 30")
 // clang-format on

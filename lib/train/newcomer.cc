@@ -77,7 +77,7 @@ absl::StatusOr<Newcomer::Joined> Newcomer::Attempt(std::shared_ptr<Communicator>
   const AdmissionCard mine = {
       .slot = parts_.own.rank(), .slots = parts_.own.size(), .group = group};
   Joined joined;
-  auto met = MeetNewcomers(world, mine, alike_, parts_.options.closes_early());
+  auto met = MeetNewcomers(world, mine, alike_);
   absl::Status status = met.status();
   int members = 0;
   if (met.ok()) {

@@ -18,7 +18,7 @@ enum class Admit : int32_t { kNone = 0, kExchange = 1 };
 inline int64_t SilenceOf(double seconds, Admit admit, int64_t given_ns) {
   return seconds > 0    ? static_cast<int64_t>(seconds * static_cast<double>(kSecond))
          : given_ns > 0 ? given_ns
-                        : (admit == Admit::kNone ? 30 : 5) * kSecond;
+                        : (admit == Admit::kNone ? 30 : 3) * kSecond;
 }
 
 }  // namespace entrain

@@ -119,7 +119,7 @@ class EditOptions:
     round_deadline: float = 0.0
     #: pseudo-gradient of a late replica: dropped, added to its next one, or that with less weight; one of drop, carry, weighted
     late: str = "drop"
-    #: seconds after which a rank whose library answers nothing is lost; 0: ENTRAIN_SILENCE, else 5 with admit, else 30
+    #: seconds after which a rank whose library answers nothing is lost; 0: ENTRAIN_SILENCE, else 3 with admit, else 30
     silence: float = 0.0
 
 
@@ -153,7 +153,7 @@ class AccoOptions:
     on_loss: str = "fail"
     #: newcomers: none, or taken in after a commit; the others train on until they are connected; one of none, exchange
     admit: str = "none"
-    #: seconds after which a rank whose library answers nothing is lost; 0: ENTRAIN_SILENCE, else 5 with admit, else 30
+    #: seconds after which a rank whose library answers nothing is lost; 0: ENTRAIN_SILENCE, else 3 with admit, else 30
     silence: float = 0.0
 
 

@@ -31,6 +31,7 @@ class AdmissionJob : private VirtualJob {
  public:
   explicit AdmissionJob(uint64_t seed)
       : VirtualJob(seed, 8),
+        silence_(seed % 2 == 0 ? 0 : 1),
         shards_(Chance(0.3) ? 2 : 1),
         members_(static_cast<int>(Between(2, shards_ == 1 ? 4 : 2))),
         newcomers_(static_cast<int>(Between(1, shards_ == 1 ? 3 : 2))),
@@ -93,6 +94,7 @@ class AdmissionJob : private VirtualJob {
     EditOptions options = Weighed();
     options.timeout_ns = kTimeoutNs;
     options.on_loss = OnLoss::kFinish;
+    options.silence = silence_;
     options.admit = Admit::kExchange;
     options.most_replicas = members_ + newcomers_;
     options.local_sgd_sync_interval = kInterval;
@@ -188,6 +190,7 @@ class AdmissionJob : private VirtualJob {
     }
   }
 
+  const double silence_;  // seconds, less than the time limit of calls; 0: the default
   const int shards_, members_, newcomers_, quorum_;
   const Late late_;
   std::vector<int64_t> comes_at_;  // by newcomer

@@ -50,6 +50,7 @@ class CommitJob : private VirtualJob {
  public:
   explicit CommitJob(uint64_t seed)
       : VirtualJob(seed, 6),
+        silence_(seed % 2 == 0 ? 0 : 1),
         size_(static_cast<int>(Between(2, 6))),
         method_(static_cast<DelayMethod>(Chance(0.6) ? 0 : Between(1, 3))) {
     for (int rank = 0; rank < size_; ++rank) {
@@ -113,6 +114,7 @@ class CommitJob : private VirtualJob {
     channel_options.lr = 0.01;
     channel_options.limit = kCommits;
     channel_options.on_loss = OnLoss::kFinish;
+    channel_options.silence = silence_;
     const auto channel = GradientChannel::Create(**comm, channel_options);
     if (!channel.ok()) {
       Wrong("rank ", rank, " has no channel: ", channel.status().message());
@@ -263,6 +265,7 @@ class CommitJob : private VirtualJob {
     int64_t commits_ = 0;
   };
 
+  const double silence_;  // seconds, less than the time limit of calls; 0: the default
   const int size_;
   const DelayMethod method_;
   bool sure_ = true;  // every fault is the death of a process, which the others are told of

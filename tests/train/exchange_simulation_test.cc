@@ -26,6 +26,7 @@ class ExchangeJob : private VirtualJob {
  public:
   explicit ExchangeJob(uint64_t seed)
       : VirtualJob(seed, 6),
+        silence_(seed % 2 == 0 ? 0 : 1),
         shards_(Chance(0.3) ? 2 : 1),
         replicas_(static_cast<int>(Between(2, shards_ == 1 ? 5 : 3))) {
     for (int rank = 0; rank < size(); ++rank) {
@@ -72,6 +73,7 @@ class ExchangeJob : private VirtualJob {
     EditOptions options = Weighed();
     options.timeout_ns = kTimeoutNs;
     options.on_loss = OnLoss::kFinish;
+    options.silence = silence_;
     replica.Edit(options);
     replica.Forward();
     world_.Sleep(std::max<int64_t>(kStartNs - now(), 0));
@@ -99,7 +101,8 @@ class ExchangeJob : private VirtualJob {
       });
       ENTRAIN_RETURN_IF_ERROR(edit.EndStep());
       ENTRAIN_RETURN_IF_ERROR(edit.RequestSync());
-      ENTRAIN_RETURN_IF_ERROR(Timed("forward", 6 * kTimeoutNs, [&] { return ForwardFourLayers(edit); }));
+      ENTRAIN_RETURN_IF_ERROR(
+          Timed("forward", 6 * kTimeoutNs, [&] { return ForwardFourLayers(edit); }));
       if (!world_.isolated(world_.process())) {
         mine->after[step] = r.params();
       }
@@ -122,18 +125,21 @@ class ExchangeJob : private VirtualJob {
     reached_[kWithout] += mine.replicas < replicas_ ? 1 : 0;
     for (int other = rank % shards_; other < rank; other += shards_) {
       const Finished& theirs = finished_[other];
-      if (IsSpared(other / shards_ * shards_, shards_) && theirs.status.ok() && theirs.last != mine.last) {
+      if (IsSpared(other / shards_ * shards_, shards_) && theirs.status.ok() &&
+          theirs.last != mine.last) {
         Wrong("ranks ", other, ", ", rank, " differ at the end");
       }
       for (const auto& [step, params] : finished_[other].after) {
         const auto here = mine.after.find(step);
-        if (IsSpared(other / shards_ * shards_, shards_) && here != mine.after.end() && here->second != params) {
+        if (IsSpared(other / shards_ * shards_, shards_) && here != mine.after.end() &&
+            here->second != params) {
           Wrong("ranks ", other, ", ", rank, " differ after step ", step);
         }
       }
     }
   }
 
+  const double silence_;  // seconds, less than the time limit of calls; 0: the default
   const int shards_, replicas_;
   bool sure_ = true;  // the others are told of every crash
   std::map<int, Finished> finished_;

@@ -32,6 +32,7 @@ class QuorumJob : private VirtualJob {
     options_ = Weighed();
     options_.timeout_ns = kTimeoutNs;
     options_.on_loss = OnLoss::kFinish;
+    options_.silence = seed % 2 == 0 ? 0 : 1;
     options_.quorum = static_cast<int32_t>(Between(1, replicas_));
     options_.round_deadline = Chance(0.3) ? 0.1 : 0;
     options_.late = static_cast<Late>(Between(0, 2));
@@ -114,7 +115,8 @@ class QuorumJob : private VirtualJob {
         value += Noise(r.replica(), step, layer, i) / 4;
       });
       ENTRAIN_RETURN_IF_ERROR(edit.EndStep());
-      ENTRAIN_RETURN_IF_ERROR(Timed("forward", 8 * kTimeoutNs, [&] { return ForwardFourLayers(edit); }));
+      ENTRAIN_RETURN_IF_ERROR(
+          Timed("forward", 8 * kTimeoutNs, [&] { return ForwardFourLayers(edit); }));
       if (!world_.isolated(world_.process())) {
         const EditInfo info = edit.info();
         mine->checksums[info.syncs] = info.anchor_checksum;
