@@ -163,7 +163,7 @@ typedef struct entrain_comm_config {
                                  built-in values. NULL: ENTRAIN_TUNING, else the built-in values */
   int32_t determinism;        /* ENTRAIN_DETERMINISM_*; the same on all ranks */
   int32_t reserved;           /* must be 0 */
-  int64_t silence_ns;         /* > 0: the time for which a rank's library may answer nothing while another rank waits in
+  int64_t silence_ns;         /* >= 100 ms: the time for which a rank's library may answer nothing while another rank waits in
                                  a call with it. The library of a waiting rank asks, and the others answer whatever
                                  their programs do. A rank that is silent for this time is stopped, hangs or is cut
                                  off: the call fails on all ranks with TIMED_OUT, and the record names this rank.

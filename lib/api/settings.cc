@@ -21,6 +21,14 @@ std::string TextOrEmpty(const char* given) {
   return given != nullptr ? given : "";
 }
 
+absl::Status CheckSilence(int64_t silence_ns) {
+  return silence_ns == 0 || silence_ns >= CommOptions::kLeastSilenceNs
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError(absl::StrCat("silence_ns ", silence_ns,
+                                                       " is neither 0 nor at least ",
+                                                       CommOptions::kLeastSilenceNs));
+}
+
 }  // namespace
 
 absl::Status CheckTimeout(int64_t timeout_ns) {
@@ -100,15 +108,13 @@ absl::StatusOr<CommOptions> ToCommOptions(const entrain_comm_config_t& config) {
     }
     options.timeout_ns = *timeout;
   }
-  if (config.silence_ns < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("silence_ns ", config.silence_ns, " is negative"));
-  }
+  ENTRAIN_RETURN_IF_ERROR(CheckSilence(config.silence_ns));
   options.silence_ns = config.silence_ns;
   if (const auto text = GetEnv("ENTRAIN_SILENCE"); text && options.silence_ns == 0) {
     absl::StatusOr<int64_t> silence = ParseDuration(*text);
-    if (!silence.ok()) {
-      return Annotate(silence.status(), "ENTRAIN_SILENCE");
+    const absl::Status fine = silence.ok() ? CheckSilence(*silence) : silence.status();
+    if (!fine.ok()) {
+      return Annotate(fine, "ENTRAIN_SILENCE");
     }
     options.silence_ns = *silence;
   }

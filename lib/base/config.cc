@@ -41,9 +41,8 @@ constexpr EnvVariable kEnvironment[] = {
     {"ENTRAIN_TIMEOUT", "duration", "default deadline of operations, e.g. 90s, 5m; default: 30m"},
     {"ENTRAIN_SILENCE", "duration",
      "a rank whose library answers nothing for so long, while another rank waits in a call with "
-     "it, "
-     "is taken for stopped; default: only the deadline ends such a wait; with on_loss finish 30s, "
-     "with admit 3s"},
+     "it, is taken for stopped; default: only the deadline ends such a wait; with on_loss finish "
+     "30s, with admit 3s"},
     {"ENTRAIN_INTERFACE", "filter",
      "the address to bind and publish: names, prefixes (eth*), CIDR, ipv4/ipv6, ^exclusions"},
     {"ENTRAIN_PORTS", "LOW-HIGH", "the ports to listen on; default: the kernel chooses"},

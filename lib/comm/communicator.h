@@ -35,6 +35,8 @@ class Runtime;
 class Store;
 
 struct CommOptions {
+  // The least silence_ns that is not 0: a busy rank may need a part of this time to answer.
+  static constexpr int64_t kLeastSilenceNs = 100'000'000;
   std::shared_ptr<Runtime> runtime;
   std::shared_ptr<Store> store;
   std::string name = "world";

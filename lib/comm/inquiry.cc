@@ -116,7 +116,7 @@ void Inquiry::Watch(int64_t now_ns) {
   }
   if (oldest->started_ns() != watched_since_ns_) {
     watched_since_ns_ = oldest->started_ns();
-    silence_.Begin(watched_since_ns_, allowed);
+    silence_.Begin(watched_since_ns_, allowed + 2 * peers_.SlowestRoundTrip());
   }
   silence_.OnEvent(now_ns);
   const bool asks = silence_.TakeQuestion(now_ns);

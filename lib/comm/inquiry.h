@@ -61,7 +61,8 @@ class Inquiry {
           const FailureWords& words, const Clock& clock, int64_t silence_ns = 0);
 
   // ---- Silence
-  // Sets the time for which a member may be silent. 0: for any time; only deadlines end calls.
+  // Sets the time for which a member may be silent, beside two round trips of the slowest path. 0:
+  // for any time; only deadlines end calls.
   void SetSilence(int64_t silence_ns) { silence_ns_.store(silence_ns, std::memory_order_relaxed); }
   int64_t silence_ns() const { return silence_ns_.load(std::memory_order_relaxed); }
   // Must be called when a message of the member has come.

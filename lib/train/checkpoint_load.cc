@@ -107,8 +107,8 @@ void Loader::SayWhatIsDropped() const {
   }
 }
 
-// Who continues a run with another learning rate does so on purpose, and who gives the directory of
-// another run does not. So differences are no error, but they are said.
+// A user may continue a run with another learning rate on purpose, or may give the directory of
+// another run by mistake. So differences are no error, but a warning names them.
 void Loader::SayWhatDiffers() const {
   if (const std::string differs = IdentityDiffers(manifest_.identity, part_.identity);
       !differs.empty()) {

@@ -107,6 +107,9 @@ absl::Status CheckFragmentNumbers(const EditOptions& o) {
 // Refuses options with which the remaining replicas could not repair their state, or could get
 // different results within a layer.
 absl::Status CheckOnLoss(const EditOptions& o) {
+  if (o.silence > 0 && o.silence < kLeastSilence) {
+    return RefuseOption("silence", o.silence, kTooShortSilence);
+  }
   const auto refuse = [&](absl::string_view why) {
     return RefuseOption("on_loss", static_cast<int32_t>(o.on_loss), why);
   };

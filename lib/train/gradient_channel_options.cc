@@ -133,6 +133,9 @@ absl::Status CheckOptimizers(const ChannelOptions& o) {
 // copy too. This is impossible with a step function of the caller, because the library cannot copy
 // the function's state.
 absl::Status CheckOnLoss(const ChannelOptions& o) {
+  if (o.silence > 0 && o.silence < kLeastSilence) {
+    return RefuseOption("silence", o.silence, kTooShortSilence);
+  }
   const auto refuse = [&](absl::string_view why) {
     return RefuseOption("on_loss", static_cast<int32_t>(o.on_loss), why);
   };

@@ -12,6 +12,11 @@ enum class OnLoss : int32_t { kFail = 0, kFinish = 1 };
 // Says when newcomers are admitted.
 enum class Admit : int32_t { kNone = 0, kExchange = 1 };
 
+// The least value of the option silence that is not 0, in seconds (CommOptions::kLeastSilenceNs).
+constexpr double kLeastSilence = 0.1;
+constexpr const char* kTooShortSilence =
+    "s is too short: a busy rank may not answer in less than 0.1 s; 0 is the default";
+
 // Returns the time for which a rank may be silent (Inquiry::SetSilence), with on_loss finish.
 // `seconds` is the option silence, and `given_ns` the setting of the communicator; 0: not set. If a
 // stopped rank can come back as a newcomer, it is given up sooner.

@@ -478,6 +478,17 @@ TEST(Comm, MembersAgreeAndShrink) {
   });
 }
 
+TEST(Comm, ASilenceInWhichABusyRankMayNotAnswerIsRefused) {
+  entrain_comm_config_t config;
+  entrain_comm_config_init(&config);
+  entrain_comm_t* comm = nullptr;
+  for (const int64_t silence : {int64_t{-1}, int64_t{99'999'999}}) {
+    config.silence_ns = silence;
+    EXPECT_FAILS(entrain_comm_create_from_env(&config, &comm), ENTRAIN_INVALID_ARGUMENT,
+                 "silence_ns " + std::to_string(silence));
+  }
+}
+
 TEST(Comm, WrongArgumentsOfAShrinkAreNamed) {
   RunWorld(1, [](const Rank& self) {
     entrain_shrink_config_t config;

@@ -283,7 +283,7 @@ TEST_F(Keys, TheOthersLearnSoonThatASettingIsRefused) {
   EXPECT_LT(ended.seconds, 10);
 }
 
-// Whoever does not hold the key must not be able to end the job.
+// A process that does not hold the key must not be able to end the job.
 TEST_F(Keys, AStoreThatNeedsAProofDoesNotBelieveARankWhoseKeyIsRefused) {
   Program first(Torchrun(0, port_, {"ENTRAIN_TIMEOUT=2s"}), right_);
   ASSERT_EQ(chmod(wrong_.c_str(), 0644), 0);

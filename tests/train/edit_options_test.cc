@@ -258,6 +258,10 @@ TEST(EditOptions, OnLossFinishNeedsAnAnchorAndStateThatCanBeSent) {
               HasSubstr("on_loss: 1 needs an anchor"));
   options.outer_optimizer = OuterKind::kSgd;
   EXPECT_EQ(CheckOptions(options), absl::OkStatus());
+  EditOptions impatient = options;
+  impatient.silence = 0.05;
+  EXPECT_THAT(std::string(CheckOptions(impatient).message()),
+              HasSubstr("silence: 0.05 s is too short"));
   EditOptions feedback = options;
   feedback.wire_format = WireFormat::kInt8;
   EXPECT_EQ(CheckOptions(feedback), absl::OkStatus());
