@@ -69,7 +69,7 @@ TEST(WorkerThread, IsFreedByItsThreadWhereACallersFunctionDoesNotReturn) {
   // The job counts as done for threads that wait for it.
   EXPECT_TRUE(absl::IsAborted(inside.worker->Wait(inside.job)));
   EXPECT_THAT(std::string(inside.worker->status().message()),
-              testing::HasSubstr("the object was destroyed: the step has not returned for 1"));
+              testing::HasSubstr("the object was destroyed: the step has not returned for "));
   inside.worker->Leave([&inside] {
     inside.worker.reset();
     inside.freed.Notify();
