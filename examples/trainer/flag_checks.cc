@@ -161,7 +161,10 @@ void RefuseInert(const Options& o, const FlagGroups& groups) {
   }
   const entrain_edit_config_t config = ConfigOf(o, o.model.layers);
   const bool by_time = config.use_async != 0;
-  if (o.save_every > 0 && config.overlap_steps > 0 &&
+  const bool closes_early = config.quorum > 0 || config.round_deadline > 0;
+  // Then a save or an evaluation asks for an exchange of all replicas.
+  const bool decoupled = closes_early && config.overlap_steps > 0;
+  if (o.save_every > 0 && config.overlap_steps > 0 && !decoupled &&
       (by_time || o.checkpoint_kind == "portable")) {
     throw Error(
         "--save-every needs exchanges that are over when a step begins, which --overlap-steps "
@@ -169,13 +172,13 @@ void RefuseInert(const Options& o, const FlagGroups& groups) {
         "(--save-dir saves at the end)",
         kUsageExit);
   }
-  if (o.admits() && config.overlap_steps > 0) {
+  if (o.admits() && config.overlap_steps > 0 && !decoupled) {
     throw Error(
         "--admit needs exchanges that are over when a step begins, which --overlap-steps delays; "
         "leave one out",
         kUsageExit);
   }
-  if (config.quorum > 0 || config.round_deadline > 0) {
+  if (closes_early && !decoupled) {
     const std::string needs =
         " needs exchanges of all replicas, for which --quorum and --round-deadline do not wait; "
         "leave one out (";

@@ -123,11 +123,13 @@ std::vector<std::string> MethodNames() {
 CLI::App* AddRun(CLI::App* app, Options* o) {
   auto* group = app->add_option_group("Run");
   group
-      ->add_option("--method", o->method,
-                   "training method. Replicas that exchange every few steps: edit, diloco, "
-                   "streaming-diloco, co2, sparseloco, post-local-sgd; by time: a-edit. Gradients "
-                   "averaged at every step: ddp; with a sharded optimizer: zero1. Gradients sent "
-                   "during the next computation: acco, dpu, wp")
+      ->add_option(
+          "--method", o->method,
+          "training method. Replicas that exchange every few steps: edit, diloco, "
+          "streaming-diloco, co2, sparseloco, post-local-sgd; by time: a-edit; waiting for "
+          "nobody: decoupled-diloco. Gradients averaged at every step: ddp; with a sharded "
+          "optimizer: zero1. Gradients sent "
+          "during the next computation: acco, dpu, wp")
       ->capture_default_str()
       ->check(CLI::IsMember(MethodNames()));
   group

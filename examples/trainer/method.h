@@ -25,7 +25,8 @@ class Method {
   // other.
   Method(const Options& options, const Task& task, Session* session, entrain_shard_t* shard);
 
-  // Must be called before each forward pass. Returns true if an exchange has begun.
+  // Must be called before each forward pass. Returns true if an exchange has begun, or, if decoupled,
+  // if an exchange with this replica's steps has come since the last call.
   bool BeginForward(bool training, bool first_microbatch);
   // Must be called before a layer is gathered.
   void WaitLayer(int layer);
@@ -51,6 +52,10 @@ class Method {
   void WishCheckpoint();
   bool CheckpointIsDue(int replicas) const;
   bool by_time() const { return by_time_; }
+  // Returns true if no replica waits for an exchange (--quorum with --overlap-steps). Then replicas come
+  // together only where RequestExchange was called on all of them before BeginForward.
+  bool decoupled() const { return decoupled_; }
+  void RequestExchange();
   // Returns true if exchanges continue during later steps. Otherwise a layer waits for its
   // exchange.
   bool late() const { return late_; }
@@ -105,10 +110,11 @@ class Method {
 
   EditHandle edit_;  // null: ddp
   const bool on_gpu_;
-  bool by_time_ = false, late_ = false, goes_on_after_losses_ = false;
+  bool by_time_ = false, decoupled_ = false, late_ = false, goes_on_after_losses_ = false;
   int64_t interval_steps_ = 0;  // H
   int64_t warmup_steps_ = 0;
-  int64_t exchanges_ = 0;  // exchanges that have begun
+  int64_t exchanges_ = 0;   // exchanges that have begun
+  int64_t taken_part_ = 0;  // decoupled: rounds with this replica
   double waited_s_ = 0.0;
 };
 

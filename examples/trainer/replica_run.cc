@@ -79,6 +79,7 @@ class ReplicaRun {
   int64_t next_evaluation_ = 0;  // the same, with --eval-interval
   const std::vector<std::string> resumed_;  // files from which the run continues; empty: it begins
   int64_t failed_saves_ = 0;
+  bool met_ = false;                // the step has begun with an exchange of all replicas
   std::optional<StepRecord> last_;  // of the last step, to which an evaluation belongs
 };
 
@@ -195,18 +196,27 @@ bool ReplicaRun::EvaluationIsDue() const {
   return options_.eval_interval > 0 && method_.steps() >= next_evaluation_;
 }
 
-// Begins a step, with its exchange if it has one.
+// Begins a step, with its exchange if it has one. Sets met_.
 void ReplicaRun::BeginStep(bool* synced) {
+  const bool due = SaveIsDue() || EvaluationIsDue();
+  const bool asks = method_.decoupled() && due && method_.exchanges();
+  if (asks) {
+    method_.RequestExchange();
+  }
   *synced = method_.BeginForward(true, true);
-  if (*synced && (SaveIsDue() || EvaluationIsDue())) {
+  met_ = *synced && (asks || !method_.decoupled());
+  if (met_ && due) {
     method_.WaitAll(task_.layers());
   }
 }
 
-// Must be called when an exchange has begun: then all replicas are at the same place of the run, and
-// a newcomer is one of them from its first exchange on.
+// Must be called when an exchange has begun: then all replicas are at the same place of the run, unless
+// they are decoupled, and a newcomer is one of them from its first exchange on.
 void ReplicaRun::DoWhatIsDue() {
   session_->NoteExchange();
+  if (!met_) {
+    return;
+  }
   if (EvaluationIsDue()) {
     const Validation validation = Evaluate();
     if (last_.has_value()) {
@@ -352,7 +362,7 @@ StepRecord ReplicaRun::Step(int64_t step) {
   record.exposed_comm_s = meeting.waited_s + took.waited_s;
   record.bytes_sent = meeting.shard + meeting.sync + took.shard + took.sync;
   // If exchanges continue during later steps, each rank's exchange ends at a different time.
-  const bool seen = record.synced && !method_.late();
+  const bool seen = record.synced && (!method_.late() || (method_.decoupled() && met_));
   if (const uint64_t own = seen ? method_.anchor_checksum() : 0; own != 0) {
     record.anchor_checksum = session_->CombineOverReplica(own);
   }

@@ -16,7 +16,8 @@ namespace {
 ClosingRule RuleOf(const EditOptions& options) {
   return {
       .quorum = options.quorum,
-      .deadline_ns = static_cast<int64_t>(options.round_deadline * static_cast<double>(kSecond))};
+      .deadline_ns = static_cast<int64_t>(options.round_deadline * static_cast<double>(kSecond)),
+      .fragments = options.decoupled() ? options.fragments : 0};
 }
 
 }  // namespace
@@ -117,10 +118,26 @@ absl::Status EditMembership::StartCloser() {
         "round_deadline: ", parts_.options.round_deadline,
         " s is not before timeout_ns: ", limit_ns, " ns, at which an arrival gives up"));
   }
+  if (parts_.options.decoupled() && groups.model != nullptr) {
+    return RefuseOption(
+        "overlap_steps", parts_.options.overlap_steps,
+        absl::StrCat(
+            "with quorum or round_deadline needs replicas of one rank, because the ranks of "
+            "a replica would merge at different steps; here replicas have ",
+            groups.model->size(), " ranks"));
+  }
   ENTRAIN_ASSIGN_OR_RETURN(auto replicas, MakeWorld("quorum and round_deadline", /*apart=*/true));
-  closer_ = std::make_unique<RoundCloser>(std::move(replicas), RuleOf(parts_.options),
-                                          parts_.options.timeout_ns);
+  MakeCloser(std::move(replicas));
   return absl::OkStatus();
+}
+
+void EditMembership::MakeCloser(std::unique_ptr<ReplicaWorld> world) {
+  closer_ = std::make_unique<RoundCloser>(std::move(world), RuleOf(parts_.options),
+                                          parts_.options.timeout_ns);
+  if (parts_.options.decoupled()) {
+    background_ = std::make_unique<BackgroundRounds>(parts_.options, parts_.schedule,
+                                                     parts_.exchange.snapshots(), *closer_);
+  }
 }
 
 // If the options ask for it, makes the object that admits newcomers.
@@ -184,10 +201,8 @@ absl::Status EditMembership::Join(int64_t wait_ns) {
                                                    .missed = card.missed};
       }
     }
-    closer_ = std::make_unique<RoundCloser>(
-        ReplicaWorld::Of(enlarged.rounds, parts_.mesh.comm(Axis::kModel)->size(),
-                         parts_.options.timeout_ns, enlarged.places),
-        RuleOf(parts_.options), parts_.options.timeout_ns);
+    MakeCloser(ReplicaWorld::Of(enlarged.rounds, parts_.mesh.comm(Axis::kModel)->size(),
+                                parts_.options.timeout_ns, enlarged.places));
     closer_->Join(member.ticks, members);
     closer_->SetReady();
   }

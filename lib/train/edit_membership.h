@@ -17,6 +17,7 @@
 #include "lib/comm/agree.h"
 #include "lib/comm/mesh.h"
 #include "lib/train/admission.h"
+#include "lib/train/background_rounds.h"
 #include "lib/train/edit_options.h"
 #include "lib/train/exchange.h"
 #include "lib/train/exchange_results.h"
@@ -59,9 +60,12 @@ class EditMembership {
   Recovery* recovery() const { return recovery_.get(); }
   Admission* admission() const { return admission_.get(); }
   RoundCloser* closer() const { return closer_.get(); }
+  // Null if callers wait for all rounds.
+  BackgroundRounds* background() const { return background_.get(); }
 
  private:
   absl::Status StartCloser();
+  void MakeCloser(std::unique_ptr<ReplicaWorld> world);
   absl::Status StartRecovery();
   void StartAdmission();
   void LimitSilence(const std::vector<std::shared_ptr<Communicator>>& communicators) const;
@@ -72,6 +76,7 @@ class EditMembership {
 
   const Parts parts_;
   std::unique_ptr<RoundCloser> closer_;
+  std::unique_ptr<BackgroundRounds> background_;  // uses closer_
   std::unique_ptr<Recovery> recovery_;
   std::unique_ptr<Admission> admission_;  // uses recovery_ and closer_
 };

@@ -23,9 +23,9 @@
   X(int64_t, min_total_global_steps, 100, AtLeast(1), o.use_async,                                                     \
     "has no effect without use_async; set both", true,                                                                 \
     "A-EDiT: steps of all replicas between two exchanges")                                                             \
-  X(bool, use_step_weight, false, Switch(), o.use_async,                                                               \
-    "has no effect without use_async, where all replicas make the same steps; set both", true,                         \
-    "A-EDiT: weighting of replicas by tokens since the last exchange")                                                 \
+  X(bool, use_step_weight, false, Switch(), o.own_clocks(),                                                            \
+    "has no effect without use_async, or quorum with overlap_steps: all replicas make the same steps; set one", true,  \
+    "replicas with clocks of their own are weighted by tokens since the last exchange")                                \
   X(double, step_weight_ratio, 0.5, Within(0, 1), o.use_step_weight && o.reducer != ReducerKind::kNone,                \
     "has no effect without use_step_weight and a reducer; set all three", true,                                        \
     "share of each weight that follows the tokens (r)")                                                                \
@@ -127,7 +127,7 @@
   X(int64_t, in_flight_bytes, 67108864, AtLeast(0), true, nullptr, false,                                     \
     "between distant sites: memory for the deltas that are sent at the same time, in bytes; at least two layers")      \
   X(int32_t, overlap_steps, 0, AtLeast(0), true, nullptr, true,                                                        \
-    "number of steps behind which an exchange runs; A-EDiT: 1")                                                        \
+    "number of steps behind which an exchange runs; A-EDiT: 1; with quorum: of grace for other replicas")              \
   X(OverlapMerge, overlap_merge, OverlapMerge::kAdd, OneOf("ENTRAIN_MERGE_*", "add,mix,restart"),                      \
     o.overlap_steps > 0, "has no effect without overlap_steps; set both", true,                                        \
     "treatment of the steps made during an exchange")                                                                  \

@@ -162,8 +162,14 @@ absl::Status CheckClosing(const EditOptions& o) {
   } refused[] = {
       {o.plain(), "need an anchor; set an outer_optimizer or a reducer"},
       {o.use_async, "do not go with use_async"},
-      {o.overlap_steps > 0, "do not go with overlap_steps"},
-      {o.fragments > 1, "do not go with fragments"},
+      {o.fragments > 1 && !o.decoupled(), "go with fragments only if overlap_steps is set"},
+      {o.decoupled() && o.overlap_merge == OverlapMerge::kRestart,
+       "and overlap_steps go with overlap_merge add and mix"},
+      {o.decoupled() && o.anchor_check == AnchorCheck::kRepair,
+       "and overlap_steps do not go with anchor_check repair"},
+      {o.decoupled() && o.staleness_penalty,
+       "and overlap_steps do not go with staleness_penalty, which takes every delta for one round "
+       "old"},
       {o.error_feedback, "do not go with error_feedback"},
       {o.compat, "do not go with compat"},
       {o.carries() && o.anchor_check == AnchorCheck::kRepair,

@@ -90,6 +90,10 @@ struct EditOptions {
   }
   // Returns true if rounds may be closed without some replicas.
   bool closes_early() const { return quorum > 0 || round_deadline > 0; }
+  // Returns true if rounds are closed early, and no replica waits for them (background_rounds.h).
+  bool decoupled() const { return closes_early() && overlap_steps > 0; }
+  // Returns true if replicas make different numbers of steps between two exchanges.
+  bool own_clocks() const { return use_async || decoupled(); }
   // Returns true if a late replica keeps its pseudo-gradient for its next round.
   bool carries() const { return closes_early() && late != Late::kDrop; }
   // Returns the options that determine how deltas are merged and sent. Does not include the weights

@@ -1,6 +1,7 @@
 #include "lib/train/fragments.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 
@@ -51,13 +52,28 @@ std::vector<int> FragmentSchedule::Due(int64_t steps) const {
   std::vector<int> due;
   for (const int layer : all_) {
     const auto p = static_cast<size_t>(fragment_of_[static_cast<size_t>(layer)]);
-    const Fragment& fragment = fragments_[p];
-    if (steps > 0 && steps >= fragment.offset &&
-        (steps - fragment.offset) % fragment.interval == 0) {
+    if (fragments_[p].Due(steps)) {
       due.push_back(layer);
     }
   }
   return due;
+}
+
+std::vector<int> FragmentSchedule::DueFragments(int64_t steps) const {
+  std::vector<int> due;
+  for (int p = 0; p < fragments(); ++p) {
+    if (fragments_[static_cast<size_t>(p)].Due(steps)) {
+      due.push_back(p);
+    }
+  }
+  return due;
+}
+
+std::vector<int> FragmentSchedule::LayersOf(int fragment) const {
+  std::vector<int> layers;
+  std::copy_if(all_.begin(), all_.end(), std::back_inserter(layers),
+               [&](int layer) { return fragment_of_[static_cast<size_t>(layer)] == fragment; });
+  return layers;
 }
 
 std::vector<NamedValue> FragmentSchedule::Named() const {

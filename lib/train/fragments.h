@@ -25,6 +25,11 @@ class FragmentSchedule {
   // Returns the layers, in order, that are exchanged `steps` steps after warm-up. Often there are
   // none.
   std::vector<int> Due(int64_t steps) const;
+  // Returns the same by fragments, ascending.
+  std::vector<int> DueFragments(int64_t steps) const;
+  int fragments() const { return static_cast<int>(fragments_.size()); }
+  // Returns the layers of a fragment that train, in order.
+  std::vector<int> LayersOf(int fragment) const;
   // Returns all layers that train, in order.
   const std::vector<int>& all() const { return all_; }
   // Returns the fragment of each layer, and the interval and offset of each fragment. Ranks compare
@@ -34,6 +39,10 @@ class FragmentSchedule {
  private:
   struct Fragment {
     int64_t interval = 1, offset = 0;  // exchanged at steps offset + k * interval > 0, k >= 0
+
+    bool Due(int64_t steps) const {
+      return steps > 0 && steps >= offset && (steps - offset) % interval == 0;
+    }
   };
   const std::vector<int> all_;
   std::vector<int> fragment_of_;  // by layer

@@ -211,7 +211,8 @@ absl::Status LayerSync::Start(std::optional<int64_t> wait_ns) {
   base_ = exchange_.members().bytes_sent();
   ENTRAIN_RETURN_IF_ERROR(room_ == nullptr ? StartOnHost() : StartOnDevice());
   runner_.emplace(*worker_, exchange_, results_, error_, membership_.recovery(),
-                  membership_.admission(), membership_.closer(), schedule_->all());
+                  membership_.admission(), membership_.closer(), schedule_->all(),
+                  membership_.background());
   gates_.emplace(*worker_, error_, layers, prefetch_);
   state_.emplace(EditState::Parts{*mesh_, *shards_, options_, *schedule_, *trigger_, exchange_,
                                   counter_, behind_, results_, *gates_, *runner_, error_, *worker_,

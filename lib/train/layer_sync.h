@@ -19,6 +19,7 @@
 //   Exchange          computation and communication of an exchange
 //   ExchangeResults   results of rounds
 //   EditMembership    losses, newcomers, late replicas
+//   BackgroundRounds  rounds of fragments that no replica waits for
 //   Worker            runs jobs, on the host or on a device
 //
 // Exchange consists of:
@@ -171,6 +172,11 @@ class LayerSync final {
   absl::Status StartExchange(std::vector<int> layers);
   absl::StatusOr<bool> Meet(int64_t extra_ns);
   absl::StatusOr<bool> MeetEverybody(const std::vector<int>& layers);
+  absl::StatusOr<bool> OfferIfDue();
+  absl::Status StartWithEverybody(std::vector<int> layers);
+  BackgroundRounds::Trained TrainedSoFar() const {
+    return {.steps = counter_.step(), .tokens = counter_.all_tokens()};
+  }
   void TakeBackMissed();
   void AdmitAfterStep();
   void AdmitNow();
@@ -191,8 +197,9 @@ class LayerSync final {
 
   StepCounter counter_;
   RoundsBehind behind_;
-  std::shared_ptr<ExchangeRound> round_;  // last round that does not overlap with further steps
-  bool admission_owed_ = false;           // PostAdmission must be called when the step is over
+  std::shared_ptr<ExchangeRound> round_;     // last round that does not overlap with further steps
+  int64_t step_began_ns_ = 0, step_ns_ = 0;  // start of the step, and the usual time of one
+  bool admission_owed_ = false;              // PostAdmission must be called when the step is over
   uint64_t exposed_ns_ = 0;
   ExchangeBytes base_;  // bytes sent during Create
 

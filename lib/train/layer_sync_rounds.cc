@@ -25,11 +25,17 @@ absl::StatusOr<bool> LayerSync::StartIfDue() {
   }
   const bool insists = counter_.TakeRequest();
   if (!*due) {
-    return false;
+    // What was offered before may have come.
+    return membership_.background() != nullptr && counter_.last_rendezvous_step() >= 0
+               ? OfferIfDue()
+               : false;
   }
   if (counter_.last_rendezvous_step() < 0) {
     ENTRAIN_RETURN_IF_ERROR(Annotate(StartFirst(), "edit"));
     return false;
+  }
+  if (membership_.background() != nullptr && !insists) {
+    return OfferIfDue();
   }
   counter_.Wish(insists ? kInsist : 0);
   std::vector<int> layers =
@@ -65,6 +71,51 @@ absl::Status LayerSync::StartFirst() {
   if (membership_.closer() != nullptr) {
     membership_.closer()->SetReady();
   }
+  if (membership_.background() != nullptr) {
+    membership_.background()->Begin(TrainedSoFar());
+  }
+  return absl::OkStatus();
+}
+
+// Merges the rounds of fragments that are over, and offers the fragments that are due.
+absl::StatusOr<bool> LayerSync::OfferIfDue() {
+  BackgroundRounds& background = *membership_.background();
+  const BackgroundRounds::Trained now = TrainedSoFar();
+  const int64_t now_ns = Clock::Real().Now();
+  const int64_t took_ns = step_began_ns_ > 0 ? now_ns - step_began_ns_ : 0;
+  step_ns_ = step_ns_ > 0 ? (7 * step_ns_ + took_ns) / 8 : took_ns;
+  step_began_ns_ = now_ns;
+  CountMissed();
+  if (background.CanMerge()) {
+    // A layer that was gathered before would keep its old parameters.
+    ENTRAIN_RETURN_IF_ERROR(Annotate(shards_->CheckAllReleased(), "edit"));
+    background.Merge(now);
+  }
+  const int64_t due_ns = now_ns + options_.overlap_steps * step_ns_;
+  const absl::StatusOr<bool> offered = background.Offer(
+      now, counter_.since_warmup(), [this] { return counter_.TakeNews(); }, due_ns);
+  return offered.ok() ? offered : absl::StatusOr<bool>(Annotate(offered.status(), "edit"));
+}
+
+// As StartExchange, if there are rounds that no replica waits for: first takes back the offers of
+// fragments, and merges what has come.
+absl::Status LayerSync::StartWithEverybody(std::vector<int> layers) {
+  if (membership_.background() == nullptr) {
+    return StartExchange(std::move(layers));
+  }
+  ENTRAIN_RETURN_IF_ERROR(Annotate(shards_->CheckAllReleased(), "edit"));
+  BackgroundRounds::Trained since;
+  {
+    const absl::MutexLock lock(&runner_->between_late_rounds());  // so no round is under way
+    since = membership_.background()->Settle(TrainedSoFar());
+  }
+  Standing standing = counter_.TakeStanding(schedule_->all());
+  standing.steps_since = static_cast<uint64_t>(since.steps);
+  standing.tokens_since = static_cast<uint64_t>(since.tokens);
+  standing.flags |= since.tokens > 0 ? kCounted : 0;
+  round_ = std::make_shared<ExchangeRound>(schedule_->all(), standing, /*behind=*/false,
+                                           exchange_.in_flight());
+  membership_.background()->Begin(TrainedSoFar());
   return absl::OkStatus();
 }
 
@@ -121,7 +172,7 @@ void LayerSync::AdmitNow() {
 // takes over their results, and then comes to the rendezvous again.
 absl::StatusOr<bool> LayerSync::MeetEverybody(const std::vector<int>& layers) {
   while (true) {
-    ENTRAIN_RETURN_IF_ERROR(StartExchange(layers));
+    ENTRAIN_RETURN_IF_ERROR(StartWithEverybody(layers));
     ENTRAIN_ASSIGN_OR_RETURN(const bool exchanges, Meet(0));
     if (round_ != nullptr) {
       return exchanges;
@@ -231,7 +282,7 @@ absl::Status LayerSync::Leave() {
 // replicas comes only when its own interval is over.
 absl::Status LayerSync::StayForRound(bool* all) {
   ENTRAIN_RETURN_IF_ERROR(MergeSettled(/*all=*/true));
-  ENTRAIN_RETURN_IF_ERROR(StartExchange(counter_.LeftOver()));
+  ENTRAIN_RETURN_IF_ERROR(StartWithEverybody(counter_.LeftOver()));
   ENTRAIN_ASSIGN_OR_RETURN(const bool exchanges,
                            Meet(options_.use_async ? options_.interval_ns() : 0));
   if (exchanges) {

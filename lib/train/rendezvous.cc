@@ -70,7 +70,7 @@ double Grown(const Standing& one, int64_t warmup) {
   return counted == 0 ? 1 : static_cast<double>(counted) / static_cast<double>(warmup + 1);
 }
 
-std::vector<double> Trained(absl::Span<const Standing> all, bool as_published) {
+std::vector<double> Trained(absl::Span<const Standing> all, Amount amount) {
   const bool counted = std::all_of(all.begin(), all.end(), [](const Standing& one) {
     return (one.flags & kCounted) != 0 || one.steps_since == 0;
   });
@@ -78,8 +78,11 @@ std::vector<double> Trained(absl::Span<const Standing> all, bool as_published) {
       std::any_of(all.begin(), all.end(), [](const Standing& one) { return one.tokens_since > 0; });
   std::vector<double> trained;
   for (const Standing& one : all) {
-    const uint64_t since = counted && any ? one.tokens_since : one.steps_since;
-    trained.push_back(static_cast<double>(as_published ? one.steps : since));
+    const auto since = static_cast<double>(counted && any ? one.tokens_since : one.steps_since);
+    const auto steps = static_cast<double>(std::max<uint64_t>(1, one.steps_since));
+    trained.push_back(amount == Amount::kPublished   ? static_cast<double>(one.steps)
+                      : amount == Amount::kTimesRate ? since * since / steps
+                                                     : since);
   }
   return trained;
 }

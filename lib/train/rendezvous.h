@@ -76,9 +76,12 @@ bool AllLeave(absl::Span<const Standing> all);
 // c exchanges before this one, with c < warmup, the factor is (c + 1) / (warmup + 1). Otherwise it
 // is 1.
 double Grown(const Standing& one, int64_t warmup);
-// Returns each replica's amount of training since the last exchange, for the weights. The unit is
-// tokens if all replicas that made steps have counted tokens, and any token was counted. Otherwise
-// the unit is steps. With `as_published`, returns the steps since the beginning of the run.
-std::vector<double> Trained(absl::Span<const Standing> all, bool as_published);
+// Returns each replica's amount of training since the last exchange, for the weights.
+enum class Amount {
+  kTokens,  // tokens if all replicas that made steps have counted them, and any were; otherwise steps
+  kTimesRate,  // the same times the amount per step: c_tokens c_tokens / c_steps (arXiv 2604.21428)
+  kPublished   // steps since the beginning of the run, as in the published code of EDiT
+};
+std::vector<double> Trained(absl::Span<const Standing> all, Amount amount);
 
 }  // namespace entrain

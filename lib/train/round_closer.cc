@@ -1,6 +1,7 @@
 #include "lib/train/round_closer.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <set>
 #include <utility>
@@ -21,6 +22,8 @@ constexpr int64_t kRingTag = 1, kTickTag = 2;
 // A ring may come after any length of time.
 constexpr int64_t kForever = std::numeric_limits<int64_t>::max() / 4;
 constexpr int64_t kCloseNs = kSecond;
+constexpr size_t kNumbers = sizeof(Attendance) / sizeof(int64_t);
+constexpr size_t kOffer = sizeof(FragmentWait) / sizeof(int64_t);
 
 Call OneNumber(CallKind kind, int root, uint64_t* number, int64_t limit_ns) {
   Call call;
@@ -42,7 +45,8 @@ RoundCloser::RoundCloser(std::unique_ptr<ReplicaWorld> world, const ClosingRule&
       timeout_ns_(timeout_ns > 0 ? timeout_ns : world_->comm()->timeout_ns()),
       numbers_(ReplicasOf(world_->places())),
       row_(RowOf(world_->mine().replica)),
-      replicas_(numbers_.size()) {
+      replicas_(numbers_.size()),
+      fragments_(static_cast<size_t>(rule.fragments)) {
   BeginSessions();
 }
 
@@ -100,6 +104,38 @@ void RoundCloser::Arrive(uint64_t flags) {
   arrivals_.fetch_add(1, std::memory_order_release);  // see Mine
 }
 
+void RoundCloser::Offer(int fragment, int64_t due_ns) {
+  FragmentOffer& offer = fragments_[static_cast<size_t>(fragment)];
+  offer.due_ns.store(due_ns, std::memory_order_relaxed);
+  int64_t none = 0;
+  offer.since_ns.compare_exchange_strong(none, Clock::Real().Now(), std::memory_order_release);
+}
+
+void RoundCloser::Withdraw(int fragment) {
+  fragments_[static_cast<size_t>(fragment)].since_ns.store(0, std::memory_order_release);
+}
+
+bool RoundCloser::offers() const {
+  return std::any_of(fragments_.begin(), fragments_.end(), [](const FragmentOffer& offer) {
+    return offer.since_ns.load(std::memory_order_acquire) != 0;
+  });
+}
+
+// Writes this rank's message of a tick: its attendance, and its offers.
+void RoundCloser::Fill(std::vector<int64_t>* message) const {
+  const Attendance mine = Mine();
+  std::memcpy(message->data(), &mine, sizeof(mine));
+  const int64_t now_ns = Clock::Real().Now();
+  for (size_t fragment = 0; fragment < fragments_.size(); ++fragment) {
+    const int64_t since_ns = fragments_[fragment].since_ns.load(std::memory_order_acquire);
+    const int64_t due_ns = fragments_[fragment].due_ns.load(std::memory_order_relaxed);
+    const FragmentWait wait = {
+        .waited_ns = since_ns == 0 ? 0 : std::max<int64_t>(1, now_ns - since_ns),
+        .slack_ns = due_ns - now_ns - round_ns_.load(std::memory_order_relaxed)};
+    std::memcpy(message->data() + kNumbers + fragment * kOffer, &wait, sizeof(wait));
+  }
+}
+
 Attendance RoundCloser::Mine() const {
   Attendance mine;
   mine.arrivals = arrivals_.load(std::memory_order_acquire);  // see Arrive
@@ -146,6 +182,15 @@ bool RoundCloser::Called() {
   return in_session_;
 }
 
+// Decides from the messages of all ranks: told_, and `waits`.
+Closing RoundCloser::Decide(absl::Span<const FragmentWait> waits) const {
+  Closing closing = CloseRound(rule_, told_, world_->places(), replicas_);
+  if (closing.kind == Closing::Kind::kWait && rule_.fragments > 0) {
+    closing = CloseFragment(rule_, told_, waits, world_->places(), replicas_);
+  }
+  return closing;
+}
+
 absl::StatusOr<Closing> RoundCloser::Tick() {
   if (pending_) {
     return last_;
@@ -154,12 +199,22 @@ absl::StatusOr<Closing> RoundCloser::Tick() {
     ENTRAIN_RETURN_IF_ERROR(Ring());
     in_session_ = true;
   }
-  const Attendance mine = Mine();
+  const size_t width = kNumbers + fragments_.size() * kOffer;
+  std::vector<int64_t> mine(width), all(width * told_.size());
+  Fill(&mine);
   const CallOptions options = TimedCall(timeout_ns_, kTickTag, true);
   WorkerThread::Doing("rendezvous: which replicas have come", options.timeout_ns);
   ENTRAIN_RETURN_IF_ERROR(world_->comm()->AllGather(
-      &mine, told_.data(), sizeof(mine) / sizeof(int64_t), DType::kI64, options));
-  last_ = CloseRound(rule_, told_, world_->places(), replicas_);
+      mine.data(), all.data(), static_cast<int64_t>(width), DType::kI64, options));
+  std::vector<FragmentWait> waits(told_.size() * fragments_.size());
+  for (size_t rank = 0; rank < told_.size(); ++rank) {
+    std::memcpy(static_cast<void*>(&told_[rank]), &all[rank * width], sizeof(Attendance));
+    if (!fragments_.empty()) {
+      std::memcpy(static_cast<void*>(&waits[rank * fragments_.size()]),
+                  &all[rank * width + kNumbers], fragments_.size() * sizeof(FragmentWait));
+    }
+  }
+  last_ = Decide(waits);
   pending_ = last_.kind != Closing::Kind::kWait;
   ++ticks_;
   missed_ = replicas_[row_].missed;
@@ -291,7 +346,8 @@ absl::Status RoundCloser::GoOn(const ReplicaWorld& left) {
 absl::Status RoundCloser::ShareDecision(Communicator& all, int from) {
   const size_t rows = numbers_.size();
   std::vector<int64_t> record = {ticks_, static_cast<int64_t>(last_.kind),
-                                 last_.others_wait ? 1 : 0};
+                                 last_.others_wait ? 1 : 0, last_.fragment};
+  const size_t head = record.size();
   for (size_t row = 0; row < rows; ++row) {
     const bool decided = last_.kind != Closing::Kind::kWait && last_.replicas[row];
     record.insert(record.end(), {replicas_[row].arrivals, replicas_[row].missed, decided ? 1 : 0});
@@ -308,8 +364,9 @@ absl::Status RoundCloser::ShareDecision(Communicator& all, int from) {
   last_ = Closing();
   last_.kind = static_cast<Closing::Kind>(record[1]);
   last_.others_wait = record[2] != 0;
+  last_.fragment = static_cast<int>(record[3]);
   for (size_t row = 0; row < rows; ++row) {
-    const int64_t* const sent = &record[3 + 3 * row];
+    const int64_t* const sent = &record[head + 3 * row];
     replicas_[row] = {.arrivals = sent[0], .missed = sent[1]};
     if (last_.kind != Closing::Kind::kWait) {
       last_.replicas.push_back(sent[2] != 0);

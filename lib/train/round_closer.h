@@ -14,7 +14,7 @@
 // difference is one tick at most, because a tick needs all ranks. GoOn gives the decision of the
 // last finished tick to all remaining ranks. So all ranks carry out the same decisions.
 //
-// Thread safety: Arrive, SetReady, End and comm may be called from any thread. Only the worker
+// Thread safety: Arrive, Offer, Withdraw, offers, SetReady, End and comm may be called from any thread. Only the worker
 // calls the other functions.
 #pragma once
 
@@ -27,6 +27,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 #include "lib/comm/communicator.h"
 #include "lib/train/replica_world.h"
@@ -44,6 +45,15 @@ class RoundCloser {
   // Must be called when this rank's caller comes to a rendezvous. `flags` are the flags of the
   // caller's standing.
   void Arrive(uint64_t flags);
+  // Offers a fragment for an exchange (ClosingRule::fragments). The caller needs the result at `due_ns`
+  // of the real clock. A fragment that is offered again keeps its place. Withdraw takes the offer back,
+  // or ends it when a round has answered it.
+  void Offer(int fragment, int64_t due_ns);
+  void Withdraw(int fragment);
+  // Returns true if an offer has not been answered or taken back.
+  bool offers() const;
+  // Sets the time that a round of a fragment takes, from its decision to its end.
+  void SetRoundTime(int64_t ns) { round_ns_.store(ns, std::memory_order_relaxed); }
   // Must be called when this rank has anchors.
   void SetReady() { ready_.store(true, std::memory_order_release); }  // see Mine
   // Ends the communicator with the error `why`, so that no rank waits there for this rank.
@@ -110,6 +120,8 @@ class RoundCloser {
   absl::Status Ring();
   void Listen();
   Attendance Mine() const;
+  void Fill(std::vector<int64_t>* message) const;
+  Closing Decide(absl::Span<const FragmentWait> waits) const;
 
   size_t RowOf(int replica) const;
 
@@ -120,6 +132,12 @@ class RoundCloser {
   size_t row_ = 0;            // row of this replica
   std::vector<Attended> replicas_;
   std::vector<Attendance> told_;  // attendances of the last tick
+  // The offers of this rank, by fragment. The caller's thread offers.
+  struct FragmentOffer {
+    std::atomic<int64_t> since_ns{0}, due_ns{0};  // since_ns 0: not offered
+  };
+  std::vector<FragmentOffer> fragments_;
+  std::atomic<int64_t> round_ns_{0};
   int64_t missed_ = 0;
   int64_t ticks_ = 0;     // number of finished ticks
   Closing last_;          // decision of the last tick

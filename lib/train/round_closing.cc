@@ -2,11 +2,18 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 
 #include "lib/train/rendezvous.h"
 
 namespace entrain {
 namespace {
+
+// Returns the row of a replica. `numbers` has the numbers of all replicas, ascending.
+size_t RowOf(const std::vector<int>& numbers, int replica) {
+  return static_cast<size_t>(std::lower_bound(numbers.begin(), numbers.end(), replica) -
+                             numbers.begin());
+}
 
 // Combines the messages of a replica's ranks. A replica has arrived when all of its ranks have
 // arrived.
@@ -15,9 +22,7 @@ std::vector<Attendance> ByReplica(absl::Span<const Attendance> all,
   const std::vector<int> numbers = ReplicasOf(places);
   std::vector<Attendance> replicas(numbers.size(), {INT64_MAX, INT64_MAX, 0, 1});
   for (size_t rank = 0; rank < all.size(); ++rank) {
-    const auto row =
-        std::lower_bound(numbers.begin(), numbers.end(), places[rank].replica) - numbers.begin();
-    Attendance& replica = replicas[static_cast<size_t>(row)];
+    Attendance& replica = replicas[RowOf(numbers, places[rank].replica)];
     replica.arrivals = std::min(replica.arrivals, all[rank].arrivals);
     replica.waited_ns = std::min(replica.waited_ns, all[rank].waited_ns);
     replica.flags |= all[rank].flags;
@@ -30,9 +35,7 @@ bool OthersWait(absl::Span<const Attendance> all, absl::Span<const ReplicaPlace>
                 const std::vector<Attended>& replicas) {
   const std::vector<int> numbers = ReplicasOf(places);
   for (size_t rank = 0; rank < all.size(); ++rank) {
-    const auto row =
-        std::lower_bound(numbers.begin(), numbers.end(), places[rank].replica) - numbers.begin();
-    if (all[rank].arrivals > replicas[static_cast<size_t>(row)].arrivals) {
+    if (all[rank].arrivals > replicas[RowOf(numbers, places[rank].replica)].arrivals) {
       return true;
     }
   }
@@ -57,8 +60,8 @@ bool Suffice(const ClosingRule& rule, absl::Span<const Attendance> replicas,
       longest = std::max(longest, replicas[row].waited_ns);
     }
   }
-  return all ||
-         (anchors && !insists && active >= std::max(1, rule.quorum) && longest >= rule.deadline_ns);
+  return all || (rule.fragments == 0 && anchors && !insists && active >= std::max(1, rule.quorum) &&
+                 longest >= rule.deadline_ns);
 }
 
 }  // namespace
@@ -94,7 +97,65 @@ Closing CloseRound(const ClosingRule& rule, absl::Span<const Attendance> all,
   return closing;
 }
 
+Closing CloseFragment(const ClosingRule& rule, absl::Span<const Attendance> all,
+                      absl::Span<const FragmentWait> waits, absl::Span<const ReplicaPlace> places,
+                      absl::Span<const Attended> replicas) {
+  const std::vector<Attendance> told = ByReplica(all, places);
+  const auto fragments = static_cast<size_t>(rule.fragments);
+  const std::vector<int> numbers = ReplicasOf(places);
+  const auto leaves = [&](size_t row) {
+    return told[row].arrivals > replicas[row].arrivals &&
+           (told[row].flags & static_cast<int64_t>(kLeaving)) != 0;
+  };
+  int training = 0;
+  bool anchors = true;
+  for (size_t row = 0; row < told.size(); ++row) {
+    training += leaves(row) ? 0 : 1;
+    anchors = anchors && told[row].has_anchors != 0;
+  }
+  const int enough = std::min(std::max(1, rule.quorum), training);
+  Closing closing;
+  int64_t longest_of_all = 0;
+  for (size_t fragment = 0; anchors && fragment < fragments; ++fragment) {
+    std::vector<FragmentWait> offers(told.size(), {INT64_MAX, INT64_MAX});
+    for (size_t rank = 0; rank < all.size(); ++rank) {
+      FragmentWait& offer = offers[RowOf(numbers, places[rank].replica)];
+      const FragmentWait& mine = waits[rank * fragments + fragment];
+      offer.waited_ns = std::min(offer.waited_ns, mine.waited_ns);
+      offer.slack_ns = std::min(offer.slack_ns, mine.slack_ns);
+    }
+    int present = 0;
+    int64_t longest = 0, slack = INT64_MAX;
+    std::vector<bool> takes_part;
+    for (const FragmentWait& offer : offers) {
+      takes_part.push_back(offer.waited_ns > 0);
+      if (offer.waited_ns > 0) {
+        ++present;
+        longest = std::max(longest, offer.waited_ns);
+        slack = std::min(slack, offer.slack_ns);
+      }
+    }
+    const bool over = longest >= rule.deadline_ns || slack <= 0;
+    if (longest > longest_of_all && (present >= training || (present >= enough && over))) {
+      longest_of_all = longest;
+      closing = {.kind = Closing::Kind::kClose,
+                 .replicas = std::move(takes_part),
+                 .fragment = static_cast<int>(fragment)};
+    }
+  }
+  closing.others_wait = OthersWait(all, places, {replicas.begin(), replicas.end()});
+  for (size_t i = 0; i < waits.size(); ++i) {
+    const bool answered = closing.fragment == static_cast<int>(i % fragments) &&
+                          closing.replicas[RowOf(numbers, places[i / fragments].replica)];
+    closing.others_wait = closing.others_wait || (waits[i].waited_ns > 0 && !answered);
+  }
+  return closing;
+}
+
 void Attend(const Closing& closing, std::vector<Attended>* replicas) {
+  if (closing.fragment >= 0) {
+    return;
+  }
   for (size_t row = 0; row < closing.replicas.size(); ++row) {
     Attended& replica = (*replicas)[row];
     if (closing.replicas[row]) {

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "lib/train/add_time.h"
 
@@ -195,14 +196,18 @@ absl::Status RoundRunner::JudgeOrCatchUp(ExchangeRound& round, int64_t extra_ns)
     if (closing.kind == Closing::Kind::kWait) {
       continue;
     }
-    if (!closer_->Includes(closing)) {  // other ranks of this replica may not have come
+    if (!AnswersCaller(closing)) {  // other ranks of this replica may not have come
       ENTRAIN_RETURN_IF_ERROR(CarryOutForOthers(closing));
       continue;
     }
     if (closing.kind == Closing::Kind::kTakeUp) {
       const bool was_late = closer_->missed() > 0;
-      round.SetMissed(/*dropped=*/was_late && !exchange_.snapshots().CatchUp(closer_->missed()));
+      round.SetMissed(/*dropped=*/was_late &&
+                      !exchange_.snapshots().CatchUp(layers_, closer_->missed()));
     } else {
+      if (background_ != nullptr) {
+        background_->CatchUp();
+      }
       round.SetNumber(static_cast<uint64_t>(results_.rendezvous()));
       ENTRAIN_RETURN_IF_ERROR(JudgeOnTime(round, extra_ns));
     }
@@ -211,26 +216,38 @@ absl::Status RoundRunner::JudgeOrCatchUp(ExchangeRound& round, int64_t extra_ns)
   }
 }
 
-// Takes part in at most one decision. A decision about this replica stays pending for the job that
-// the caller has posted, or is about to post.
-absl::Status RoundRunner::AnswerOthers() {
-  const bool called = closer_->pending() || closer_->Called();
-  // True if the caller has posted the jobs of a round, or is about to post them.
-  const bool busy = round_ != nullptr && late_ == nullptr &&
-                    ((round_->exchanges() && !round_->arrived()) || admission_due_);
-  if (!called || busy) {
-    return absl::OkStatus();
-  }
-  ENTRAIN_ASSIGN_OR_RETURN(const Closing closing, closer_->Tick());
-  return closing.kind == Closing::Kind::kWait || closer_->Includes(closing)
-             ? absl::OkStatus()
-             : CarryOutForOthers(closing);
+// Returns true if the caller of this rank waits for the decision.
+bool RoundRunner::AnswersCaller(const Closing& closing) const {
+  return closing.fragment < 0 && closer_->Includes(closing);
 }
 
-// Carries out a decision that is not about this replica.
+// Takes part in one decision. After a round of a fragment, takes part in the next one, too: several
+// fragments may be due. A decision about this replica stays pending for the job that the caller has
+// posted, or is about to post.
+absl::Status RoundRunner::AnswerOthers() {
+  while (true) {
+    const bool called = closer_->pending() || closer_->Called() || closer_->offers();
+    // True if the caller has posted the jobs of a round, or is about to post them.
+    const bool busy = round_ != nullptr && late_ == nullptr &&
+                      ((round_->exchanges() && !round_->arrived()) || admission_due_);
+    if (!called || busy) {
+      return absl::OkStatus();
+    }
+    ENTRAIN_ASSIGN_OR_RETURN(const Closing closing, closer_->Tick());
+    if (closing.kind == Closing::Kind::kWait || AnswersCaller(closing)) {
+      return absl::OkStatus();
+    }
+    ENTRAIN_RETURN_IF_ERROR(CarryOutForOthers(closing));
+    if (closing.fragment < 0) {
+      return absl::OkStatus();
+    }
+  }
+}
+
+// Carries out a decision for which the caller of this rank does not wait.
 absl::Status RoundRunner::CarryOutForOthers(const Closing& closing) {
   if (closing.kind == Closing::Kind::kClose) {
-    ENTRAIN_RETURN_IF_ERROR(RunLate());
+    ENTRAIN_RETURN_IF_ERROR(RunForOthers(closing));
     ENTRAIN_RETURN_IF_ERROR(Admit());
     late_ = nullptr;
   }
@@ -238,25 +255,45 @@ absl::Status RoundRunner::CarryOutForOthers(const Closing& closing) {
   return absl::OkStatus();
 }
 
-// Runs a round that was closed without this replica. If late_ is set, continues this round after a
+// Runs a round for which the caller does not wait. If late_ is set, continues this round after a
 // loss.
-absl::Status RoundRunner::RunLate() {
+absl::Status RoundRunner::RunForOthers(const Closing& closing) {
   const absl::MutexLock lock(&late_mutex_);
+  const int64_t began_ns = Clock::Real().Now();
   if (late_ == nullptr) {
-    const absl::StatusOr<Standing> last = results_.StandingOf(exchange_.members().me());
-    const Standing standing = {.round = static_cast<uint64_t>(results_.rendezvous()),
-                               .steps = last.ok() ? last->steps : 0};
-    ENTRAIN_RETURN_IF_ERROR(exchange_.snapshots().BeginLate());
-    late_ =
-        std::make_unique<ExchangeRound>(layers_, standing, /*behind=*/false, exchange_.in_flight());
-    late_->Allow(late_->last_turn());
-    results_.Missed();
+    ENTRAIN_RETURN_IF_ERROR(BeginForOthers(closing));
   }
   if (late_->finished() < 0) {  // otherwise a recovery has received the result
     ENTRAIN_RETURN_IF_ERROR(JudgeOnTime(*late_, 0));
   }
   while (!late_->arrived()) {
     ENTRAIN_RETURN_IF_ERROR(RunTurn(*late_));
+  }
+  if (closing.fragment >= 0) {
+    background_->EndRound(closing.fragment, late_->exchanges());
+    const int64_t took_ns = Clock::Real().Now() - began_ns;
+    background_ns_ = background_ns_ == 0 ? took_ns : (3 * background_ns_ + took_ns) / 4;
+    closer_->SetRoundTime(background_ns_);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RoundRunner::BeginForOthers(const Closing& closing) {
+  const absl::StatusOr<Standing> last = results_.StandingOf(exchange_.members().me());
+  const Standing standing = {.round = static_cast<uint64_t>(results_.rendezvous()),
+                             .steps = last.ok() ? last->steps : 0};
+  if (closing.fragment >= 0) {
+    ENTRAIN_ASSIGN_OR_RETURN(
+        late_, background_->BeginRound(closing.fragment, closer_->Includes(closing), standing,
+                                       exchange_.in_flight()));
+  } else {
+    ENTRAIN_RETURN_IF_ERROR(exchange_.snapshots().BeginLate(layers_));
+    late_ =
+        std::make_unique<ExchangeRound>(layers_, standing, /*behind=*/false, exchange_.in_flight());
+  }
+  late_->Allow(late_->last_turn());
+  if (!late_->behind()) {
+    results_.Missed();
   }
   return absl::OkStatus();
 }

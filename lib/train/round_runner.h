@@ -26,6 +26,7 @@
 
 #include "lib/train/admission.h"
 #include "lib/train/all_ranks.h"
+#include "lib/train/background_rounds.h"
 #include "lib/train/exchange.h"
 #include "lib/train/exchange_results.h"
 #include "lib/train/exchange_round.h"
@@ -40,10 +41,11 @@ class RoundRunner {
  public:
   // All arguments must outlive this object. `recovery` is null if a loss ends the object.
   // `admission` is null if no newcomer is admitted. `closer` is null if rounds need all replicas.
-  // `layers` are the layers of rounds that `closer` closes.
+  // `layers` are the layers of rounds that `closer` closes and callers wait for. `background` is null
+  // if there are no others.
   RoundRunner(Worker& worker, Exchange& exchange, ExchangeResults& results, FirstError& error,
               Recovery* recovery, Admission* admission = nullptr, RoundCloser* closer = nullptr,
-              std::vector<int> layers = {})
+              std::vector<int> layers = {}, BackgroundRounds* background = nullptr)
       : worker_(worker),
         exchange_(exchange),
         results_(results),
@@ -51,7 +53,8 @@ class RoundRunner {
         recovery_(recovery),
         admission_(admission),
         closer_(closer),
-        layers_(std::move(layers)) {}
+        layers_(std::move(layers)),
+        background_(background) {}
 
   // PostJudge and PostTurn return the number of the posted job. After an error they return the
   // number of the last job.
@@ -107,9 +110,11 @@ class RoundRunner {
   absl::Status JudgeOnTime(ExchangeRound& round, int64_t extra_ns);
   absl::Status JudgeOrCatchUp(ExchangeRound& round, int64_t extra_ns);
   absl::Status Recover();
+  bool AnswersCaller(const Closing& closing) const;
   absl::Status AnswerOthers();
   absl::Status CarryOutForOthers(const Closing& closing);
-  absl::Status RunLate();
+  absl::Status RunForOthers(const Closing& closing);
+  absl::Status BeginForOthers(const Closing& closing);
   absl::Status Admit();
 
   Worker& worker_;
@@ -120,9 +125,12 @@ class RoundRunner {
   Admission* const admission_;
   RoundCloser* const closer_;
   const std::vector<int> layers_;
+  BackgroundRounds* const background_;
   std::shared_ptr<ExchangeRound> round_;  // the caller's last round that has begun
-  std::unique_ptr<ExchangeRound> late_;   // the round for which the caller is late; null: none
-  bool admission_due_ = false;            // newcomers may be taken in after the last round
+  // The round that the worker runs while the caller trains; null: none.
+  std::unique_ptr<ExchangeRound> late_;
+  int64_t background_ns_ = 0;   // usual time of a round of a fragment
+  bool admission_due_ = false;  // newcomers may be taken in after the last round
   std::atomic<uint64_t> sync_ns_{0};
   mutable absl::Mutex late_mutex_;
 };

@@ -30,7 +30,8 @@ Snapshots::Snapshots(const Slab& slab, const LayerArrays& live, const EditOption
       merging_(slab, live, anchors),
       room_(room),
       in_use_(static_cast<size_t>(slab.layers()), 0),
-      finite_(static_cast<size_t>(slab.layers()), 1) {}
+      finite_(static_cast<size_t>(slab.layers()), 1),
+      late_(static_cast<size_t>(slab.layers()), 0) {}
 
 absl::Status Snapshots::ReserveMerge() {
   return options_.overlap_steps > 0 || options_.carries() ? merging_.Reserve(room_)
@@ -108,11 +109,12 @@ void Snapshots::KeepOldAnchor(int layer) {
   }
 }
 
-absl::Status Snapshots::BeginLate() {
+absl::Status Snapshots::BeginLate(const std::vector<int>& layers) {
   if (options_.carries()) {
     ENTRAIN_RETURN_IF_ERROR(Reserve());
   }
-  for (const int layer : slab_.training()) {
+  for (const int layer : layers) {
+    late_[static_cast<size_t>(layer)] = 1;
     int32_t& in_use = in_use_[static_cast<size_t>(layer)];
     if (in_use == 0 && options_.carries()) {
       worker_theta_.RoundAnchor(layer, At(layer));  // the replica trains from this anchor
@@ -127,8 +129,15 @@ bool Snapshots::late() const {
                      [this](int layer) { return late(layer); });
 }
 
-bool Snapshots::CatchUp(int64_t missed) {
-  for (const int layer : slab_.training()) {
+void Snapshots::EndLate(const std::vector<int>& layers) {
+  for (const int layer : layers) {
+    late_[static_cast<size_t>(layer)] = 0;
+  }
+}
+
+bool Snapshots::CatchUp(const std::vector<int>& layers, int64_t missed) {
+  EndLate(layers);
+  for (const int layer : layers) {
     const int64_t count = slab_.layer(layer).valid;
     if (options_.carries()) {
       float* const live = merging_.Open(layer);

@@ -64,16 +64,18 @@ class Snapshots {
   // replica has moved since the snapshot.
   void KeepOldAnchor(int layer);
 
-  // BeginLate must be called before each round that is closed without this replica
+  // BeginLate must be called before each round of these layers that is closed without this replica
   // (round_closer.h). Until CatchUp, this replica's standing must report no steps. After `missed`
   // such rounds, CatchUp sets theta (option late).
-  absl::Status BeginLate();
+  absl::Status BeginLate(const std::vector<int>& layers);
   // Returns true if theta keeps the changes that this replica has made in training.
-  bool CatchUp(int64_t missed);
-  // Return true from BeginLate to CatchUp. The caller's thread must hold
+  bool CatchUp(const std::vector<int>& layers, int64_t missed);
+  // Used in place of CatchUp if the layers have snapshots of theta, which Merge will use.
+  void EndLate(const std::vector<int>& layers);
+  // Return true from BeginLate to CatchUp or EndLate. The caller's thread must hold
   // RoundRunner::between_late_rounds when it calls them.
   bool late() const;
-  bool late(int layer) const { return options_.closes_early() && in_use(layer); }
+  bool late(int layer) const { return late_[static_cast<size_t>(layer)] != 0; }
   // If option late is weighted, returns the number of rounds by which the next pseudo-gradient is
   // late. Otherwise returns 0.
   int64_t rounds_late() const { return rounds_late_; }
@@ -98,7 +100,7 @@ class Snapshots {
   // One integer per layer, because threads may write the values of different layers at the same
   // time. in_use_ is 1 while a snapshot of the layer is in use. finite_ is 1 if this snapshot was
   // finite.
-  std::vector<int32_t> in_use_, finite_;
+  std::vector<int32_t> in_use_, finite_, late_;
   int64_t rounds_late_ = 0;
 };
 

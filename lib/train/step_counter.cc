@@ -58,6 +58,7 @@ absl::Status StepCounter::Record(int64_t tokens, double metric, double weight) {
         absl::StrCat("edit: weight: ", weight, " is not a finite number of at least 0"));
   }
   tokens_ += tokens;
+  all_tokens_ += tokens;
   counted_ = true;
   if (weight > 0) {
     metric_sum_ += weight * metric;
@@ -113,12 +114,17 @@ Standing StepCounter::TakeStanding(const std::vector<int>& layers) {
     }
     unshared = 0;
   }
-  return {.round = static_cast<uint64_t>(rendezvous_++),
-          .steps = static_cast<uint64_t>(step_),
-          .steps_since = static_cast<uint64_t>(since),
-          .tokens_since = static_cast<uint64_t>(std::exchange(tokens_, 0)),
-          .flags = std::exchange(wishes_, 0) | (left_ ? kLeaving : 0) |
-                   (std::exchange(counted_, false) ? kCounted : 0),
+  Standing standing = TakeNews();
+  standing.round = static_cast<uint64_t>(rendezvous_++);
+  standing.steps_since = static_cast<uint64_t>(since);
+  standing.tokens_since = static_cast<uint64_t>(std::exchange(tokens_, 0));
+  standing.flags |= std::exchange(counted_, false) ? kCounted : 0;
+  return standing;
+}
+
+Standing StepCounter::TakeNews() {
+  return {.steps = static_cast<uint64_t>(step_),
+          .flags = std::exchange(wishes_, 0) | (left_ ? kLeaving : 0),
           .metric_sum = std::exchange(metric_sum_, 0),
           .metric_weight = std::exchange(metric_weight_, 0)};
 }

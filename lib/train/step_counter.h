@@ -28,6 +28,8 @@ class StepCounter {
   // Returns the step of the last rendezvous or of Begin; -1 if there was none.
   int64_t last_rendezvous_step() const { return last_rendezvous_step_; }
   bool left() const { return left_; }
+  // Returns all tokens that Record has counted on this object.
+  int64_t all_tokens() const { return all_tokens_; }
   StepInfo Moment() const { return {step_, last_rendezvous_step_, requested_}; }
 
   // Counts a forward pass in training. Returns kFailedPrecondition if the step already had all its
@@ -58,6 +60,8 @@ class StepCounter {
   void Leave() { left_ = true; }
   // Returns this rank's standing for a rendezvous about these layers. Resets the counts.
   Standing TakeStanding(const std::vector<int>& layers);
+  // Returns what this rank has not told yet, without its training: the flags and the metric.
+  Standing TakeNews();
   // Restores the counts after a rendezvous that exchanged nothing, so that the next standing
   // includes them.
   void TakeBack(const Standing& standing);
@@ -97,7 +101,7 @@ class StepCounter {
   bool requested_ = false;
   int32_t microbatches_ = 0;  // training forward passes of this step
   int64_t base_step_ = 0;     // step of the last exchange
-  int64_t tokens_ = 0;
+  int64_t tokens_ = 0, all_tokens_ = 0;
   bool counted_ = false;  // tokens_ was set by Record
   double metric_sum_ = 0, metric_weight_ = 0;
   uint64_t wishes_ = 0;

@@ -95,7 +95,10 @@ uint64_t Verdicts::Growing(const std::vector<int>& layers) const {
 std::vector<Candidate> Verdicts::Weigh(const NormTable& table, size_t index, int most,
                                        bool counts) {
   const auto layer = static_cast<size_t>(table.layers[index]);
-  const std::vector<double> trained = Trained(table.standings, options_.compat);
+  const Amount amount = options_.compat        ? Amount::kPublished
+                        : options_.decoupled() ? Amount::kTimesRate
+                                               : Amount::kTokens;
+  const std::vector<double> trained = Trained(table.standings, amount);
   std::vector<Candidate> brought;
   for (size_t row = 0; row < table.rows(); ++row) {
     const double norm = table.norm(row, index);

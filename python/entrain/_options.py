@@ -19,7 +19,7 @@ class EditOptions:
     local_sgd_sync_time: float = 600.0
     #: A-EDiT: steps of all replicas between two exchanges
     min_total_global_steps: int = 100
-    #: A-EDiT: weighting of replicas by tokens since the last exchange
+    #: replicas with clocks of their own are weighted by tokens since the last exchange
     use_step_weight: bool = False
     #: share of each weight that follows the tokens (r)
     step_weight_ratio: float = 0.5
@@ -89,7 +89,7 @@ class EditOptions:
     prefetch: int = 1
     #: between distant sites: memory for the deltas that are sent at the same time, in bytes; at least two layers
     in_flight_bytes: int = 67108864
-    #: number of steps behind which an exchange runs; A-EDiT: 1
+    #: number of steps behind which an exchange runs; A-EDiT: 1; with quorum: of grace for other replicas
     overlap_steps: int = 0
     #: treatment of the steps made during an exchange; one of add, mix, restart
     overlap_merge: str = "add"

@@ -26,6 +26,7 @@ class Method:
 METHODS = {
     "edit": Method("--local-sgd-sync-interval 4 --local-sgd-warmup-steps 4"),
     "diloco": Method("--local-sgd-sync-interval 8"),
+    "decoupled-diloco": Method("--local-sgd-sync-interval 8"),
     "acco": Method(channel=True, batches=2),
     "zero1": Method(channel=True),
 }

@@ -36,7 +36,9 @@ class AdmissionJob : private VirtualJob {
         members_(static_cast<int>(Between(2, shards_ == 1 ? 4 : 2))),
         newcomers_(static_cast<int>(Between(1, shards_ == 1 ? 3 : 2))),
         quorum_(Chance(0.5) ? static_cast<int>(Between(1, members_)) : 0),
-        late_(quorum_ > 0 ? static_cast<Late>(Between(0, 2)) : Late::kDrop) {
+        late_(quorum_ > 0 ? static_cast<Late>(Between(0, 2)) : Late::kDrop),
+        fragments_(quorum_ > 0 && shards_ == 1 && Chance(0.5) ? static_cast<int>(Between(1, 4))
+                                                              : 0) {
     for (int process = 0; process < processes(); ++process) {
       world_.Start(process, 0, [this, process] { BeRank(process); });
     }
@@ -100,6 +102,10 @@ class AdmissionJob : private VirtualJob {
     options.local_sgd_sync_interval = kInterval;
     options.quorum = quorum_;
     options.late = late_;
+    if (fragments_ > 0) {  // rounds of fragments, for which nobody waits
+      options.fragments = fragments_;
+      options.overlap_steps = 1;
+    }
     options.admit_store = [store = comm_options.store](const Stop&) { return store; };
     Finished& mine = finished_[process];
     const int64_t start = Joins(process) ? comes_at_[static_cast<size_t>(newcomer)] : kStartNs;
@@ -193,6 +199,7 @@ class AdmissionJob : private VirtualJob {
   const double silence_;  // seconds, less than the time limit of calls; 0: the default
   const int shards_, members_, newcomers_, quorum_;
   const Late late_;
+  const int fragments_;            // 0: callers wait for rounds
   std::vector<int64_t> comes_at_;  // by newcomer
   bool sure_ = true;               // the others are told of every crash
   std::map<int, Finished> finished_;

@@ -512,7 +512,6 @@ TEST(Late, WhatDoesNotGoWithItIsRefusedByName) {
       },
       "quorum: 2 and round_deadline need an anchor");
   refused([](O& o) { o.use_async = true; }, "use_async");
-  refused([](O& o) { o.overlap_steps = 1; }, "overlap_steps");
   refused(
       [](O& o) {
         o.local_sgd_sync_interval = 2;

@@ -49,14 +49,15 @@ TEST(Rendezvous, TokensCountWhereAllThatMadeStepsGiveThem) {
   std::vector<Standing> all(3);
   all[0] = {.steps_since = 4, .tokens_since = 400, .flags = kCounted};
   all[1] = {.steps_since = 2, .tokens_since = 900, .flags = kCounted};
-  EXPECT_EQ(Trained(all, false), (std::vector<double>{400, 900, 0}));
+  EXPECT_EQ(Trained(all, Amount::kTokens), (std::vector<double>{400, 900, 0}));
   all[1].tokens_since = 0;
-  EXPECT_EQ(Trained(all, false), (std::vector<double>{400, 0, 0})) << "it has counted none";
+  EXPECT_EQ(Trained(all, Amount::kTokens), (std::vector<double>{400, 0, 0}))
+      << "it has counted none";
   all[1].flags = 0;
-  EXPECT_EQ(Trained(all, false), (std::vector<double>{4, 2, 0})) << "it has not counted";
+  EXPECT_EQ(Trained(all, Amount::kTokens), (std::vector<double>{4, 2, 0})) << "it has not counted";
   all[1].flags = kCounted;
   all[0].tokens_since = 0;
-  EXPECT_EQ(Trained(all, false), (std::vector<double>{4, 2, 0})) << "there were none";
+  EXPECT_EQ(Trained(all, Amount::kTokens), (std::vector<double>{4, 2, 0})) << "there were none";
 }
 
 TEST(Rendezvous, ANewcomerGrowsBesideOtherFlags) {
@@ -69,11 +70,21 @@ TEST(Rendezvous, ANewcomerGrowsBesideOtherFlags) {
   EXPECT_EQ(Grown({.flags = others}, 1000), 1);
 }
 
+// c_tokens c_tokens / c_steps, arXiv 2604.21428.
+TEST(Rendezvous, WithClocksOfTheirOwnReplicasCountByTokensTimesTokensPerStep) {
+  std::vector<Standing> all(3);
+  all[0] = {.steps_since = 4, .tokens_since = 400, .flags = kCounted};
+  all[1] = {.steps_since = 2, .tokens_since = 400, .flags = kCounted};
+  EXPECT_EQ(Trained(all, Amount::kTimesRate), (std::vector<double>{40000, 80000, 0}));
+  all[1].flags = 0;
+  EXPECT_EQ(Trained(all, Amount::kTimesRate), (std::vector<double>{4, 2, 0})) << "no tokens: steps";
+}
+
 TEST(Rendezvous, AsPublishedAllStepsCountFromTheBeginning) {
   std::vector<Standing> all(2);
   all[0] = {.steps = 30, .steps_since = 4, .tokens_since = 400, .flags = kCounted};
   all[1] = {.steps = 10, .steps_since = 8, .tokens_since = 100, .flags = kCounted};
-  EXPECT_EQ(Trained(all, true), (std::vector<double>{30, 10}));
+  EXPECT_EQ(Trained(all, Amount::kPublished), (std::vector<double>{30, 10}));
 }
 
 }  // namespace

@@ -102,8 +102,8 @@ TEST(ReplicaRendezvous, TheStandingTellsOfLateRoundsAndOfANewcomer) {
   options.newcomer_warmup = 4;
   Replica replica(options);
   replica.verdicts.BeginGrowing();
-  ASSERT_TRUE(replica.snapshots.BeginLate().ok());
-  replica.snapshots.CatchUp(3);
+  ASSERT_TRUE(replica.snapshots.BeginLate(kLayers).ok());
+  replica.snapshots.CatchUp(kLayers, 3);
   const uint64_t flags = replica.Meet().standings[0].flags;
   EXPECT_EQ(flags >> kLateShift, 3u);
   EXPECT_EQ(flags >> kNewShift & kMostNew, replica.verdicts.Growing(kLayers));

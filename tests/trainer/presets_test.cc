@@ -72,8 +72,8 @@ const char* const kCommandLines[] = {
 
 std::string Configs() {
   std::ostringstream out;
-  for (const char* const method :
-       {"post-local-sgd", "diloco", "streaming-diloco", "co2", "edit", "a-edit", "sparseloco"}) {
+  for (const char* const method : {"post-local-sgd", "diloco", "streaming-diloco",
+                                   "decoupled-diloco", "co2", "edit", "a-edit", "sparseloco"}) {
     for (const std::string line : kCommandLines) {
       if (std::string(method) == "a-edit" && line.rfind("--local-sgd-sync-interval", 0) == 0) {
         continue;  // refused

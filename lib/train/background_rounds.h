@@ -1,0 +1,104 @@
+// The rounds of fragments that no replica waits for (options quorum and overlap_steps), as in
+// Decoupled DiLoCo (arXiv 2604.21428). The paper's synchroniser is a process of its own. Here each
+// replica has the anchors, and the workers of all replicas agree when a round is closed
+// (round_closer.h). They also run the round, so no caller takes part.
+//
+//   caller   offers fragment 0 ... merges 0    offers 1 ...          merges 1     every step: what has come
+//   worker            round of 0                      round of 1
+//   late     (offers nothing: its worker takes part without its parameters)       takes over 0 and 1
+//
+//   kTraining --Offer--> kOffered --a round with this replica--> kResult --Merge--> kTraining
+//       └──── a round without this replica ───> kLate ────────── Merge ───────────────┘
+//
+// A replica has its own clock: it offers a fragment at its own steps. It offers again, with its
+// newer parameters, if the last offer was not answered until the fragment is due again. If a round
+// was closed just before the offer, the offer is taken back and made again after Merge.
+//
+// Thread safety: one thread of the caller, and the worker. Merge and Offer block only while the worker
+// takes an anchor into a snapshot.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+
+#include "lib/train/edit_options.h"
+#include "lib/train/exchange_round.h"
+#include "lib/train/fragments.h"
+#include "lib/train/rendezvous.h"
+#include "lib/train/round_closer.h"
+#include "lib/train/snapshots.h"
+
+namespace entrain {
+
+class BackgroundRounds {
+ public:
+  // The totals of this replica.
+  struct Trained {
+    int64_t steps = 0, tokens = 0;
+  };
+
+  // The arguments must outlive this object.
+  BackgroundRounds(const EditOptions& options, const FragmentSchedule& schedule,
+                   Snapshots& snapshots, RoundCloser& closer);
+
+  // ---- Called by the caller's thread
+  // Must be called when all parameters are those of the anchors, and count from now on.
+  void Begin(const Trained& now);
+  // Returns true if Merge would change parameters.
+  bool CanMerge() const;
+  // Merges the results of rounds with this replica, and takes over those of rounds without it (option
+  // late). Leaves out a fragment whose round is under way.
+  void Merge(const Trained& now);
+  // Offers the fragments that are due at this step, and those whose offers were taken back.
+  // `take_news` is called for each; it returns what this replica has not told yet: flags and the
+  // metric. The results are needed at `due_ns` of the real clock. Returns true if it has offered any.
+  absl::StatusOr<bool> Offer(const Trained& now, int64_t since_warmup,
+                             absl::FunctionRef<Standing()> take_news, int64_t due_ns);
+  // Takes back all offers and merges all results. No round may be under way. Returns the training
+  // since the oldest mark of a fragment.
+  Trained Settle(const Trained& now);
+
+  // ---- Called by the worker
+  // Begins a round of a fragment. `included`: the decision includes this replica. `late` is the
+  // standing with which this replica takes part if it has no offer.
+  absl::StatusOr<std::unique_ptr<ExchangeRound>> BeginRound(int fragment, bool included,
+                                                            const Standing& late,
+                                                            ExchangeRound::InFlight in_flight);
+  // Must be called at the end of the round. `exchanged`: an exchange followed its rendezvous.
+  void EndRound(int fragment, bool exchanged);
+  // Takes over all results. The caller must wait for the worker.
+  void CatchUp();
+
+ private:
+  enum class State { kTraining, kOffered, kResult, kLate };
+  struct Fragment {
+    std::vector<int> layers;
+    State state = State::kTraining;
+    bool running = false;     // a round of the fragment is under way
+    bool takes_part = false;  // in this round, with the offer
+    bool wanted = false;      // must be offered as soon as possible
+    bool exchanged = true;    // the round that has answered the offer was followed by an exchange
+    Trained mark, before;     // what is exchanged; before: without the offer
+    Standing standing;        // of the offer
+    int64_t rounds_late = 0;  // since the last exchange with this replica
+  };
+  void TakeBack(int index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static bool Ready(const Fragment& fragment);
+
+  const EditOptions& options_;
+  const FragmentSchedule& schedule_;
+  Snapshots& snapshots_;
+  RoundCloser& closer_;
+  mutable absl::Mutex mutex_;
+  std::vector<Fragment> fragments_ ABSL_GUARDED_BY(mutex_);
+  Trained settled_ ABSL_GUARDED_BY(mutex_);  // of the last Settle
+};
+
+}  // namespace entrain
