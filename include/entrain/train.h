@@ -784,7 +784,9 @@ ENTRAIN_API entrain_status_t entrain_edit_stream(const entrain_edit_t* edit, voi
  * quorum counts the replicas that train; if fewer are left, all of them are enough.
  * - entrain_edit_request_sync needs all replicas, and begin_forward waits for them, as above. All fragments are exchanged
  *   together. A checkpoint can be saved after it. entrain_edit_leave waits until all replicas leave.
- * - Each replica must have one rank. overlap_merge RESTART, anchor_check REPAIR and staleness_penalty are refused.
+ * - The ranks of a replica merge at the same steps, one step after all of them could. For this they make an all-reduce of
+ *   P bytes at each step, and wait for a round under way.
+ * - Context and tensor axes, overlap_merge RESTART, anchor_check REPAIR and staleness_penalty are refused.
  *
  * quorum and round_deadline are refused in plain averaging, with use_async, error_feedback or compat, with fragments if
  * overlap_steps is 0, and on device memory. ENTRAIN_LATE_CARRY and WEIGHTED are also refused with ENTRAIN_ANCHOR_CHECK_REPAIR. If

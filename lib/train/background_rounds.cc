@@ -4,12 +4,19 @@
 #include <utility>
 
 #include "lib/base/status.h"
+#include "lib/train/timed_call.h"
 
 namespace entrain {
 
 BackgroundRounds::BackgroundRounds(const EditOptions& options, const FragmentSchedule& schedule,
-                                   Snapshots& snapshots, RoundCloser& closer)
-    : options_(options), schedule_(schedule), snapshots_(snapshots), closer_(closer) {
+                                   Snapshots& snapshots, RoundCloser& closer,
+                                   std::shared_ptr<Communicator> replica)
+    : options_(options),
+      schedule_(schedule),
+      snapshots_(snapshots),
+      closer_(closer),
+      replica_(std::move(replica)),
+      ready_(static_cast<size_t>(schedule.fragments())) {
   for (int index = 0; index < schedule.fragments(); ++index) {
     fragments_.emplace_back().layers = schedule.LayersOf(index);
   }
@@ -28,28 +35,69 @@ bool BackgroundRounds::Ready(const Fragment& fragment) {
   return !fragment.running && (fragment.state == State::kLate || fragment.state == State::kResult);
 }
 
-bool BackgroundRounds::CanMerge() const {
-  const absl::MutexLock lock(&mutex_);
-  return std::any_of(fragments_.begin(), fragments_.end(), Ready);
+absl::StatusOr<std::vector<bool>> BackgroundRounds::Mergeable() {
+  std::vector<bool> which(ready_.size());
+  if (asked_) {
+    asked_->Wait(Deadline::Never());  // the call has a deadline of its own
+    ENTRAIN_RETURN_IF_ERROR(Annotate(asked_->status(), "the replica's rounds"));
+    asked_ = {};
+    if (!std::exchange(stale_, false)) {
+      std::copy(ready_.begin(), ready_.end(), which.begin());
+    }
+  }
+  {
+    const absl::MutexLock lock(&mutex_);
+    for (size_t at = 0; at < ready_.size(); ++at) {
+      // What is merged at this step is not reported again.
+      ready_[at] = Ready(fragments_[at]) && !which[at] ? 1 : 0;
+    }
+  }
+  if (replica_ == nullptr) {
+    return std::vector<bool>(ready_.begin(), ready_.end());
+  }
+  Call call;
+  call.kind = CallKind::kAllReduce;
+  call.dtype = DType::kU8;
+  call.reduction.op = ReduceOp::kMin;
+  call.count = std::ssize(ready_);
+  call.in = call.out = {ready_.data(), call.count};
+  call.options = TimedCall(options_.timeout_ns, 0, false);
+  ENTRAIN_ASSIGN_OR_RETURN(asked_, replica_->Start(call));
+  return which;
 }
 
-void BackgroundRounds::Merge(const Trained& now) {
+void BackgroundRounds::GiveUp(const absl::Status& why) {
+  if (replica_ != nullptr) {
+    replica_->EndWith(why);
+  }
+}
+
+BackgroundRounds::~BackgroundRounds() {
+  if (asked_) {
+    replica_->Abort("destroyed during a step");
+    asked_->Wait(Deadline::Never());  // the call writes to ready_
+  }
+}
+
+void BackgroundRounds::Merge(const Trained& now, const std::vector<bool>& which) {
   const absl::MutexLock lock(&mutex_);
-  for (Fragment& fragment : fragments_) {
-    if (!Ready(fragment)) {
+  for (size_t at = 0; at < fragments_.size(); ++at) {
+    Fragment& fragment = fragments_[at];
+    if (!which[at] || !Ready(fragment)) {
       continue;
     }
-    if (fragment.state == State::kLate) {
-      if (!snapshots_.CatchUp(fragment.layers, 0)) {
-        fragment.mark = fragment.before = now;  // the changes were dropped
-      }
-    } else if (fragment.exchanged) {
+    if (fragment.state == State::kResult) {
       snapshots_.Merge(fragment.layers);
-    } else {
-      snapshots_.Drop(fragment.layers);
+    } else if (!snapshots_.CatchUp(fragment.layers, 0)) {
+      fragment.mark = fragment.before = now;  // the changes were dropped
     }
     fragment.state = State::kTraining;
+    fragment.out = false;
   }
+}
+
+void BackgroundRounds::MergeAll(const Trained& now) {
+  Merge(now, std::vector<bool>(ready_.size(), true));
 }
 
 // Takes an offer back, so that its training counts in the next one.
@@ -70,9 +118,13 @@ absl::StatusOr<bool> BackgroundRounds::Offer(const Trained& now, int64_t since_w
     Fragment& fragment = fragments_[at];
     const auto index = static_cast<int>(at);
     fragment.wanted = fragment.wanted || std::binary_search(due.begin(), due.end(), index);
-    const bool again = fragment.state == State::kOffered;
+    const bool again = fragment.state == State::kOffered && replica_ == nullptr;
     const Trained& base = again ? fragment.before : fragment.mark;
-    if (!fragment.wanted || fragment.running || now.steps == base.steps ||
+    if (!fragment.wanted || (fragment.out && !again)) {
+      continue;
+    }
+    fragment.out = true;
+    if (fragment.running || now.steps == base.steps ||
         (fragment.state != State::kTraining && !again)) {
       continue;
     }
@@ -111,9 +163,11 @@ BackgroundRounds::Trained BackgroundRounds::Settle(const Trained& now) {
       }
     }
   }
-  Merge(now);
+  MergeAll(now);
+  stale_ = static_cast<bool>(asked_);
   const absl::MutexLock lock(&mutex_);
-  for (const Fragment& fragment : fragments_) {
+  for (Fragment& fragment : fragments_) {
+    fragment.out = false;
     since.steps = std::max(since.steps, now.steps - fragment.mark.steps);
     since.tokens = std::max(since.tokens, now.tokens - fragment.mark.tokens);
   }
@@ -143,15 +197,20 @@ absl::StatusOr<std::unique_ptr<ExchangeRound>> BackgroundRounds::BeginRound(
                                          in_flight);
 }
 
-void BackgroundRounds::EndRound(int index, bool exchanged) {
+void BackgroundRounds::EndRound(int index) {
   const absl::MutexLock lock(&mutex_);
   Fragment& fragment = fragments_[static_cast<size_t>(index)];
   fragment.running = false;
   if (std::exchange(fragment.takes_part, false)) {
-    fragment.state = State::kResult;
-    fragment.exchanged = exchanged;
-    fragment.rounds_late = exchanged ? 0 : fragment.rounds_late;
-    fragment.mark = exchanged ? fragment.mark : fragment.before;
+    if (snapshots_.late(fragment.layers[0])) {  // another rank of the replica had no offer
+      fragment.mark = fragment.before;
+      fragment.wanted = true;
+      ++fragment.rounds_late;
+      fragment.state = State::kLate;
+    } else {
+      fragment.rounds_late = 0;
+      fragment.state = State::kResult;
+    }
   } else if (fragment.state == State::kResult) {
     snapshots_.EndLate(fragment.layers);
   }
@@ -163,7 +222,7 @@ void BackgroundRounds::CatchUp() {
     const absl::MutexLock lock(&mutex_);
     now = settled_;
   }
-  Merge(now);
+  MergeAll(now);
 }
 
 }  // namespace entrain

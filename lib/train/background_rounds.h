@@ -10,12 +10,18 @@
 //   kTraining --Offer--> kOffered --a round with this replica--> kResult --Merge--> kTraining
 //       └──── a round without this replica ───> kLate ────────── Merge ───────────────┘
 //
-// A replica has its own clock: it offers a fragment at its own steps. It offers again, with its
-// newer parameters, if the last offer was not answered until the fragment is due again. If a round
-// was closed just before the offer, the offer is taken back and made again after Merge.
+// A replica has its own clock: it offers a fragment at its own steps. A replica of one rank offers
+// again, with its newer parameters, if the last offer was not answered until the fragment is due
+// again. If a round was closed just before the offer, the offer is taken back and made again after
+// Merge.
 //
-// Thread safety: one thread of the caller, and the worker. Merge and Offer block only while the worker
-// takes an anchor into a snapshot.
+// The ranks of a replica merge and offer at the same steps, although a round ends at another time on
+// each of them. At each step they begin an all-reduce of what they could merge, and at the next step
+// they merge what all of them could. If only some of them have an offer, the replica does not take
+// part in the round (ReplicaRendezvous), and these ranks are late too.
+//
+// Thread safety: one thread of the caller, and the worker. With replicas of one rank, Merge and Offer
+// block only while the worker takes an anchor into a snapshot.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +34,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 
+#include "lib/comm/communicator.h"
 #include "lib/train/edit_options.h"
 #include "lib/train/exchange_round.h"
 #include "lib/train/fragments.h"
@@ -44,18 +51,24 @@ class BackgroundRounds {
     int64_t steps = 0, tokens = 0;
   };
 
-  // The arguments must outlive this object.
+  // The references must outlive this object. Nothing else may use `replica`, which has the ranks of this
+  // replica; null: it has one rank.
   BackgroundRounds(const EditOptions& options, const FragmentSchedule& schedule,
-                   Snapshots& snapshots, RoundCloser& closer);
+                   Snapshots& snapshots, RoundCloser& closer,
+                   std::shared_ptr<Communicator> replica);
+  ~BackgroundRounds();
 
   // ---- Called by the caller's thread
   // Must be called when all parameters are those of the anchors, and count from now on.
   void Begin(const Trained& now);
-  // Returns true if Merge would change parameters.
-  bool CanMerge() const;
-  // Merges the results of rounds with this replica, and takes over those of rounds without it (option
-  // late). Leaves out a fragment whose round is under way.
-  void Merge(const Trained& now);
+  // Returns the fragments that Merge must merge at this step, by fragment. The same on all ranks of
+  // the replica. Must be called once at each step.
+  absl::StatusOr<std::vector<bool>> Mergeable();
+  // Merges results of rounds with this replica, and takes over those of rounds without it (option
+  // late). If the replica has several ranks, no round may be under way.
+  void Merge(const Trained& now, const std::vector<bool>& which);
+  // Makes a pending call within the replica fail on all its ranks. May be called from any thread.
+  void GiveUp(const absl::Status& why);
   // Offers the fragments that are due at this step, and those whose offers were taken back.
   // `take_news` is called for each; it returns what this replica has not told yet: flags and the
   // metric. The results are needed at `due_ns` of the real clock. Returns true if it has offered any.
@@ -71,8 +84,8 @@ class BackgroundRounds {
   absl::StatusOr<std::unique_ptr<ExchangeRound>> BeginRound(int fragment, bool included,
                                                             const Standing& late,
                                                             ExchangeRound::InFlight in_flight);
-  // Must be called at the end of the round. `exchanged`: an exchange followed its rendezvous.
-  void EndRound(int fragment, bool exchanged);
+  // Must be called at the end of the round.
+  void EndRound(int fragment);
   // Takes over all results. The caller must wait for the worker.
   void CatchUp();
 
@@ -84,18 +97,23 @@ class BackgroundRounds {
     bool running = false;     // a round of the fragment is under way
     bool takes_part = false;  // in this round, with the offer
     bool wanted = false;      // must be offered as soon as possible
-    bool exchanged = true;    // the round that has answered the offer was followed by an exchange
+    bool out = false;         // due since the last Merge. The same on all ranks of the replica
     Trained mark, before;     // what is exchanged; before: without the offer
     Standing standing;        // of the offer
     int64_t rounds_late = 0;  // since the last exchange with this replica
   };
   void TakeBack(int index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static bool Ready(const Fragment& fragment);
+  void MergeAll(const Trained& now);
 
   const EditOptions& options_;
   const FragmentSchedule& schedule_;
   Snapshots& snapshots_;
   RoundCloser& closer_;
+  const std::shared_ptr<Communicator> replica_;
+  RefPtr<Work> asked_;          // all-reduce of the last step; null: none
+  std::vector<uint8_t> ready_;  // its buffer, by fragment
+  bool stale_ = false;          // asked_ is of a time before Settle
   mutable absl::Mutex mutex_;
   std::vector<Fragment> fragments_ ABSL_GUARDED_BY(mutex_);
   Trained settled_ ABSL_GUARDED_BY(mutex_);  // of the last Settle

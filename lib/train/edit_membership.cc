@@ -118,26 +118,29 @@ absl::Status EditMembership::StartCloser() {
         "round_deadline: ", parts_.options.round_deadline,
         " s is not before timeout_ns: ", limit_ns, " ns, at which an arrival gives up"));
   }
-  if (parts_.options.decoupled() && groups.model != nullptr) {
-    return RefuseOption(
-        "overlap_steps", parts_.options.overlap_steps,
-        absl::StrCat(
-            "with quorum or round_deadline needs replicas of one rank, because the ranks of "
-            "a replica would merge at different steps; here replicas have ",
-            groups.model->size(), " ranks"));
+  if (parts_.options.decoupled() && (groups.copies > 1 || groups.tensor > 1)) {
+    return RefuseOption("overlap_steps", parts_.options.overlap_steps,
+                        "with quorum or round_deadline does not go with context and tensor axes: "
+                        "copies of a layer could take over different rounds");
   }
   ENTRAIN_ASSIGN_OR_RETURN(auto replicas, MakeWorld("quorum and round_deadline", /*apart=*/true));
-  MakeCloser(std::move(replicas));
-  return absl::OkStatus();
+  return MakeCloser(std::move(replicas), groups.model.get());
 }
 
-void EditMembership::MakeCloser(std::unique_ptr<ReplicaWorld> world) {
+// Collective over `replica`, the ranks of this replica; null: it has one rank.
+absl::Status EditMembership::MakeCloser(std::unique_ptr<ReplicaWorld> world,
+                                        Communicator* replica) {
   closer_ = std::make_unique<RoundCloser>(std::move(world), RuleOf(parts_.options),
                                           parts_.options.timeout_ns);
   if (parts_.options.decoupled()) {
-    background_ = std::make_unique<BackgroundRounds>(parts_.options, parts_.schedule,
-                                                     parts_.exchange.snapshots(), *closer_);
+    std::shared_ptr<Communicator> own;
+    if (replica != nullptr) {
+      ENTRAIN_ASSIGN_OR_RETURN(own, replica->Split(0, replica->rank()));
+    }
+    background_ = std::make_unique<BackgroundRounds>(
+        parts_.options, parts_.schedule, parts_.exchange.snapshots(), *closer_, std::move(own));
   }
+  return absl::OkStatus();
 }
 
 // If the options ask for it, makes the object that admits newcomers.
@@ -201,8 +204,10 @@ absl::Status EditMembership::Join(int64_t wait_ns) {
                                                    .missed = card.missed};
       }
     }
-    MakeCloser(ReplicaWorld::Of(enlarged.rounds, parts_.mesh.comm(Axis::kModel)->size(),
-                                parts_.options.timeout_ns, enlarged.places));
+    Communicator& replica = *parts_.mesh.comm(Axis::kModel);
+    ENTRAIN_RETURN_IF_ERROR(MakeCloser(ReplicaWorld::Of(enlarged.rounds, replica.size(),
+                                                        parts_.options.timeout_ns, enlarged.places),
+                                       replica.size() > 1 ? &replica : nullptr));
     closer_->Join(member.ticks, members);
     closer_->SetReady();
   }

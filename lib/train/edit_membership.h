@@ -65,7 +65,7 @@ class EditMembership {
 
  private:
   absl::Status StartCloser();
-  void MakeCloser(std::unique_ptr<ReplicaWorld> world);
+  absl::Status MakeCloser(std::unique_ptr<ReplicaWorld> world, Communicator* replica);
   absl::Status StartRecovery();
   void StartAdmission();
   void LimitSilence(const std::vector<std::shared_ptr<Communicator>>& communicators) const;

@@ -195,12 +195,16 @@ absl::StatusOr<bool> Exchange::Judge(const std::vector<int>& layers, Standing mi
 
 bool Exchange::TakeUp(NormTable table) {
   rendezvous_.Keep(std::move(table));
+  const NormTable& kept = rendezvous_.table();
+  const size_t row = kept.RowOf(members_.me());
+  const bool takes_part = kept.standings[row].steps_since > 0;
+  if (options_.decoupled() && !takes_part) {
+    snapshots_.LeaveOut(kept.layers);
+  }
   if (!rendezvous_.exchanges()) {
     return false;
   }
-  const NormTable& kept = rendezvous_.table();
-  const size_t row = kept.RowOf(members_.me());
-  if (kept.standings[row].steps_since > 0) {
+  if (takes_part) {
     snapshots_.ForgetLate();
   }
   for (size_t i = 0; i < kept.layers.size(); ++i) {

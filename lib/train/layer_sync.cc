@@ -285,6 +285,9 @@ void LayerSync::Free(LayerSync* edit) {
 void LayerSync::Abandon() {
   const absl::Status why = absl::AbortedError("edit: destroyed during a call");
   trigger_->GiveUp(why);
+  if (membership_.background() != nullptr) {
+    membership_.background()->GiveUp(why);
+  }
   runner_->Fail(why);
   worker_->Abandon(why);
 }

@@ -1,4 +1,5 @@
 // The functions of LayerSync that begin rounds and merge them, in the caller's thread.
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -86,10 +87,19 @@ absl::StatusOr<bool> LayerSync::OfferIfDue() {
   step_ns_ = step_ns_ > 0 ? (7 * step_ns_ + took_ns) / 8 : took_ns;
   step_began_ns_ = now_ns;
   CountMissed();
-  if (background.CanMerge()) {
+  const absl::StatusOr<std::vector<bool>> mergeable = background.Mergeable();
+  if (!mergeable.ok()) {
+    return runner_->Meet(mergeable.status());  // another rank may be waiting for this rank
+  }
+  if (std::find(mergeable->begin(), mergeable->end(), true) != mergeable->end()) {
     // A layer that was gathered before would keep its old parameters.
     ENTRAIN_RETURN_IF_ERROR(Annotate(shards_->CheckAllReleased(), "edit"));
-    background.Merge(now);
+    if (exchange_.members().model() == nullptr) {
+      background.Merge(now, *mergeable);
+    } else {
+      const absl::MutexLock lock(&runner_->between_late_rounds());
+      background.Merge(now, *mergeable);
+    }
   }
   const int64_t due_ns = now_ns + options_.overlap_steps * step_ns_;
   const absl::StatusOr<bool> offered = background.Offer(

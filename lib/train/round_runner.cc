@@ -270,7 +270,7 @@ absl::Status RoundRunner::RunForOthers(const Closing& closing) {
     ENTRAIN_RETURN_IF_ERROR(RunTurn(*late_));
   }
   if (closing.fragment >= 0) {
-    background_->EndRound(closing.fragment, late_->exchanges());
+    background_->EndRound(closing.fragment);
     const int64_t took_ns = Clock::Real().Now() - began_ns;
     background_ns_ = background_ns_ == 0 ? took_ns : (3 * background_ns_ + took_ns) / 4;
     closer_->SetRoundTime(background_ns_);

@@ -129,6 +129,15 @@ bool Snapshots::late() const {
                      [this](int layer) { return late(layer); });
 }
 
+void Snapshots::LeaveOut(const std::vector<int>& layers) {
+  for (const int layer : layers) {
+    if (in_use(layer) && !late(layer)) {
+      worker_theta_.RoundAnchor(layer, At(layer));
+      late_[static_cast<size_t>(layer)] = 1;
+    }
+  }
+}
+
 void Snapshots::EndLate(const std::vector<int>& layers) {
   for (const int layer : layers) {
     late_[static_cast<size_t>(layer)] = 0;

@@ -68,6 +68,9 @@ class Snapshots {
   // (round_closer.h). Until CatchUp, this replica's standing must report no steps. After `missed`
   // such rounds, CatchUp sets theta (option late).
   absl::Status BeginLate(const std::vector<int>& layers);
+  // Used if the replica takes no part in a round of these layers although they have snapshots of theta.
+  // Drops the snapshots, and begins as BeginLate does.
+  void LeaveOut(const std::vector<int>& layers);
   // Returns true if theta keeps the changes that this replica has made in training.
   bool CatchUp(const std::vector<int>& layers, int64_t missed);
   // Used in place of CatchUp if the layers have snapshots of theta, which Merge will use.

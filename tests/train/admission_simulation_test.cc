@@ -37,8 +37,7 @@ class AdmissionJob : private VirtualJob {
         newcomers_(static_cast<int>(Between(1, shards_ == 1 ? 3 : 2))),
         quorum_(Chance(0.5) ? static_cast<int>(Between(1, members_)) : 0),
         late_(quorum_ > 0 ? static_cast<Late>(Between(0, 2)) : Late::kDrop),
-        fragments_(quorum_ > 0 && shards_ == 1 && Chance(0.5) ? static_cast<int>(Between(1, 4))
-                                                              : 0) {
+        fragments_(quorum_ > 0 && Chance(0.5) ? static_cast<int>(Between(1, 4)) : 0) {
     for (int process = 0; process < processes(); ++process) {
       world_.Start(process, 0, [this, process] { BeRank(process); });
     }

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -188,10 +189,14 @@ TEST(Decoupled, WeightsAreTokensTimesTokensPerStep) {
 
 // Replicas of different speeds, with several rounds under way.
 TEST(Decoupled, AnchorsHaveTheSameBitsAndReplicasLeave) {
-  for (const Late late : {Late::kDrop, Late::kCarry, Late::kWeighted}) {
-    const Grid grid = {1, 4};
+  const std::vector<std::pair<Late, Grid>> cases = {{Late::kDrop, {1, 4}},
+                                                    {Late::kCarry, {1, 4}},
+                                                    {Late::kWeighted, {1, 4}},
+                                                    {Late::kCarry, {2, 3}},
+                                                    {Late::kDrop, {3, 2}}};
+  for (const auto& [late, grid] : cases) {
     Collected ended(grid);
-    RunReplicas(grid, FourLayers(), [&](Replica& r) {
+    RunReplicas(grid, FourLayers(), [&, late = late](Replica& r) {
       EditOptions options = Weighed();
       options.local_sgd_sync_interval = 4;
       options.fragments = 4;
@@ -239,11 +244,10 @@ TEST(Decoupled, WhatDoesNotGoWithItIsRefusedByName) {
         o.anchor_check = AnchorCheck::kRepair;
       },
       "do not go with anchor_check repair");
-  RunReplicas({2, 2}, FourLayers(), [&](Replica& r) {
-    EXPECT_THAT(
-        std::string(
-            LayerSync::Create(r.mesh(), r.shared_shards(), Decoupled(2, 4, 2)).status().message()),
-        HasSubstr("overlap_steps: 2 with quorum or round_deadline needs replicas of one rank"));
+  RunReplicas({.shards = 1, .replicas = 2, .copies = 2}, FourLayers(), [&](Replica& r) {
+    const auto made = LayerSync::Create(r.mesh(), r.shared_shards(), Decoupled(2, 4, 2));
+    EXPECT_THAT(std::string(made.status().message()),
+                HasSubstr("does not go with context and tensor axes"));
     r.MeetAll();
   });
 }

@@ -36,7 +36,7 @@ class QuorumJob : private VirtualJob {
     options_.quorum = static_cast<int32_t>(Between(1, replicas_));
     options_.round_deadline = Chance(0.3) ? 0.1 : 0;
     options_.late = static_cast<Late>(Between(0, 2));
-    if (shards_ == 1 && Chance(0.5)) {  // rounds of fragments, for which nobody waits
+    if (Chance(0.5)) {  // rounds of fragments, for which nobody waits
       options_.local_sgd_sync_interval = Between(1, 3);
       options_.fragments = static_cast<int32_t>(Between(1, 4));
       options_.overlap_steps = 1;
