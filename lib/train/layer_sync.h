@@ -172,6 +172,7 @@ class LayerSync final {
   absl::Status StartExchange(std::vector<int> layers);
   absl::StatusOr<bool> Meet(int64_t extra_ns);
   absl::StatusOr<bool> MeetEverybody(const std::vector<int>& layers);
+  void BeginBackground();
   absl::StatusOr<bool> OfferIfDue();
   absl::Status StartWithEverybody(std::vector<int> layers);
   BackgroundRounds::Trained TrainedSoFar() const {
@@ -198,6 +199,7 @@ class LayerSync final {
   StepCounter counter_;
   RoundsBehind behind_;
   std::shared_ptr<ExchangeRound> round_;     // last round that does not overlap with further steps
+  int64_t background_began_ = 0;             // counter_.beginnings() at the last BeginBackground
   int64_t step_began_ns_ = 0, step_ns_ = 0;  // start of the step, and the usual time of one
   bool admission_owed_ = false;              // PostAdmission must be called when the step is over
   uint64_t exposed_ns_ = 0;

@@ -12,6 +12,7 @@ namespace entrain {
 
 absl::StatusOr<bool> LayerSync::StartIfDue() {
   TakeBackMissed();
+  BeginBackground();
   if (membership_.closer() != nullptr &&
       counter_.last_rendezvous_step() >= 0) {  // anchors were made or loaded
     membership_.closer()->SetReady();
@@ -72,10 +73,16 @@ absl::Status LayerSync::StartFirst() {
   if (membership_.closer() != nullptr) {
     membership_.closer()->SetReady();
   }
-  if (membership_.background() != nullptr) {
+  BeginBackground();
+  return absl::OkStatus();
+}
+
+// If the counts have begun anew, fragments do so too.
+void LayerSync::BeginBackground() {
+  if (membership_.background() != nullptr &&
+      std::exchange(background_began_, counter_.beginnings()) != counter_.beginnings()) {
     membership_.background()->Begin(TrainedSoFar());
   }
-  return absl::OkStatus();
 }
 
 // Merges the rounds of fragments that are over, and offers the fragments that are due.

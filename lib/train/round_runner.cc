@@ -180,7 +180,9 @@ absl::Status RoundRunner::JudgeOnTime(ExchangeRound& round, int64_t extra_ns) {
   ENTRAIN_RETURN_IF_ERROR(Annotate(round.Judge(exchange_, extra_ns), "rendezvous"));
   results_.SetRepairs(exchange_.rendezvous().repairs());
   results_.Met(exchange_.rendezvous().table(), round.standing().round);
-  admission_due_ = admission_ != nullptr && (round.exchanges() || round.behind());
+  // A round of a fragment is behind on those ranks only that have offered it.
+  const bool behind = round.behind() && background_ == nullptr;
+  admission_due_ = admission_ != nullptr && (round.exchanges() || behind);
   return absl::OkStatus();
 }
 

@@ -84,6 +84,7 @@ absl::Status StepCounter::CheckMayBegin() const {
 }
 
 void StepCounter::Begin() {
+  ++beginnings_;
   last_rendezvous_step_ = base_step_ = step_;
   tokens_ = 0;
   counted_ = false;
@@ -195,12 +196,14 @@ absl::Status StepCounter::CheckLoaded(int64_t steps, int64_t last, int64_t base,
 }
 
 void StepCounter::Join(int64_t step, int64_t met, int64_t rendezvous) {
+  ++beginnings_;
   step_ = base_step_ = step;
   last_rendezvous_step_ = met;
   rendezvous_ = rendezvous;
 }
 
 void StepCounter::GoOn(bool exchanged) {
+  ++beginnings_;
   if (exchanged) {
     Begin();
     metric_sum_ = metric_weight_ = 0;

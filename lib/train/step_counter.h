@@ -27,6 +27,8 @@ class StepCounter {
   int64_t since_warmup() const { return step_ - warmup_steps_; }
   // Returns the step of the last rendezvous or of Begin; -1 if there was none.
   int64_t last_rendezvous_step() const { return last_rendezvous_step_; }
+  // Returns how often the counts have begun anew: by Begin, GoOn and Join.
+  int64_t beginnings() const { return beginnings_; }
   bool left() const { return left_; }
   // Returns all tokens that Record has counted on this object.
   int64_t all_tokens() const { return all_tokens_; }
@@ -112,6 +114,7 @@ class StepCounter {
   std::vector<int64_t> unshared_;
   int64_t last_rendezvous_step_ = -1;  // step at which the last rendezvous began
   int64_t rendezvous_ = 0;             // begun rendezvous
+  int64_t beginnings_ = 0;
   uint64_t reductions_;                // gradient reductions when the step began
 };
 

@@ -13,6 +13,7 @@
 
 #include "tests/support/wait.h"
 #include "tests/train/rounds.h"
+#include "tests/train/trainee.h"
 
 namespace entrain {
 namespace {
@@ -225,6 +226,41 @@ TEST(Decoupled, AnchorsHaveTheSameBitsAndReplicasLeave) {
       r.MeetAll();
     });
     ended.ExpectAlike();
+  }
+}
+
+TEST(Decoupled, ARunThatGoesOnCountsFromThere) {
+  const Directory directory;
+  for (const bool loads : {false, true}) {
+    RunReplicas({1, 2}, FourLayers(), [&](Replica& r) {
+      EditOptions options = Decoupled(2, 4, 1);
+      options.reducer = ReducerKind::kLinear;
+      options.use_step_weight = true;
+      r.Edit(options);
+      if (loads) {
+        ASSERT_EQ(r.edit().state().Load(To(directory, CheckpointKind::kPortable)),
+                  absl::OkStatus());
+        EXPECT_EQ(r.edit().info().steps, 7);
+      }
+      r.Forward();
+      for (int step = loads ? 7 : 0; step < (loads ? 8 : 6); ++step) {
+        Train(r, 1);
+      }
+      if (loads) {
+        AwaitRounds(r, 3);  // two before the save, and that of step 8
+        EXPECT_EQ(r.edit().results().StandingOf(r.replica())->steps_since, 1u);
+      } else {
+        AwaitRounds(r, 1);
+      }
+      Train(r, 0);
+      r.MeetAll();
+      Sync(r);
+      if (!loads) {
+        EXPECT_EQ(r.edit().state().Save(To(directory, CheckpointKind::kPortable)),
+                  absl::OkStatus());
+      }
+      r.MeetAll();
+    });
   }
 }
 

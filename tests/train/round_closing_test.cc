@@ -117,5 +117,84 @@ TEST(RoundClosing, AReplicaThatWasLateTakesUpBeforeItTakesPart) {
   EXPECT_THAT(decide(), testing::Pair(Kind::kClose, ElementsAre(true, false, true)));
 }
 
+// ---- Rounds of fragments
+
+const Attendance kTrains = {.has_anchors = 1};
+const FragmentWait kNone;
+
+// Two fragments of three replicas of one rank. `waits`: of replica 0, of replica 1, of replica 2.
+Closing OfFragments(const ClosingRule& rule, const std::vector<FragmentWait>& waits,
+                    const std::vector<Attendance>& all = {kTrains, kTrains, kTrains}) {
+  return CloseFragment(rule, all, waits, kThree, kNew);
+}
+
+TEST(FragmentClosing, AFragmentThatAllOfferIsClosedAtOnce) {
+  const ClosingRule rule = {.quorum = 1, .deadline_ns = 100, .fragments = 2};
+  const FragmentWait offer = {.waited_ns = 1, .slack_ns = 50};
+  const Closing closing = OfFragments(rule, {kNone, offer, kNone, offer, offer, offer});
+  EXPECT_EQ(closing.kind, Kind::kClose);
+  EXPECT_EQ(closing.fragment, 1);
+  EXPECT_THAT(closing.replicas, ElementsAre(true, true, true));
+  EXPECT_TRUE(closing.others_wait) << "the last replica also offers fragment 0";
+}
+
+TEST(FragmentClosing, AQuorumWaitsForTheDeadlineOrForTheSlack) {
+  const ClosingRule rule = {.quorum = 2, .deadline_ns = 100, .fragments = 2};
+  const auto closes = [&](FragmentWait first, FragmentWait second) {
+    return OfFragments(rule, {first, kNone, second, kNone, kNone, kNone}).kind == Kind::kClose;
+  };
+  EXPECT_FALSE(closes({99, 1}, {5, 1}));
+  EXPECT_TRUE(closes({100, 1}, {5, 1}));
+  EXPECT_TRUE(closes({7, 0}, {5, 1})) << "the first needs the result";
+  EXPECT_TRUE(closes({7, 9}, {5, -1}));
+  EXPECT_FALSE(closes({200, -1}, kNone)) << "no quorum";
+  EXPECT_TRUE(OfFragments(rule, {{200, -1}, kNone, kNone, kNone, kNone, kNone}).others_wait);
+}
+
+TEST(FragmentClosing, TheOneThatHasWaitedLongestComesFirst) {
+  const ClosingRule rule = {.quorum = 1, .fragments = 2};
+  const Closing closing = OfFragments(rule, {{3, 0}, {7, 0}, {5, 0}, kNone, {6, 0}, kNone});
+  EXPECT_EQ(closing.fragment, 1);
+  EXPECT_THAT(closing.replicas, ElementsAre(true, false, false));
+  EXPECT_TRUE(closing.others_wait);
+}
+
+TEST(FragmentClosing, ReplicasThatLeaveAreNotWaitedFor) {
+  const ClosingRule rule = {.quorum = 3, .deadline_ns = 100, .fragments = 2};
+  const std::vector<FragmentWait> waits = {{1, 9}, kNone, {1, 9}, kNone, kNone, kNone};
+  EXPECT_EQ(OfFragments(rule, waits).kind, Kind::kWait);
+  const Closing closing = OfFragments(rule, waits, {kTrains, kTrains, Came(0, kLeaving)});
+  EXPECT_EQ(closing.kind, Kind::kClose);
+  EXPECT_THAT(closing.replicas, ElementsAre(true, true, false));
+}
+
+TEST(FragmentClosing, NoneIsClosedBeforeAllHaveAnchors) {
+  const ClosingRule rule = {.quorum = 1, .fragments = 2};
+  const std::vector<FragmentWait> waits = {{9, 0}, kNone, kNone, kNone, kNone, kNone};
+  EXPECT_EQ(OfFragments(rule, waits, {kTrains, {}, kTrains}).kind, Kind::kWait);
+}
+
+TEST(FragmentClosing, AReplicaOffersWhenAllItsRanksDo) {
+  const std::vector<ReplicaPlace> places = {{0, 0}, {0, 1}, {1, 0}, {1, 1}};
+  const std::vector<Attendance> all(4, kTrains);
+  const ClosingRule rule = {.quorum = 1, .fragments = 1};
+  EXPECT_EQ(CloseFragment(rule, all, std::vector<FragmentWait>{{9, 0}, kNone, kNone, {9, 0}},
+                          places, std::vector<Attended>(2))
+                .kind,
+            Kind::kWait);
+  const Closing closing =
+      CloseFragment(rule, all, std::vector<FragmentWait>{{9, 0}, {2, 0}, kNone, {9, 0}}, places,
+                    std::vector<Attended>(2));
+  EXPECT_THAT(closing.replicas, ElementsAre(true, false));
+}
+
+TEST(FragmentClosing, RoundsOfCallersThenNeedAllReplicas) {
+  const ClosingRule rule = {.quorum = 1, .fragments = 2};
+  EXPECT_EQ(CloseRound(rule, {Came(9, kInsist), kAway, kAway}, kThree, kNew).kind, Kind::kWait);
+  EXPECT_EQ(
+      CloseRound(rule, {Came(9, kInsist), Came(0, kInsist), Came(0, kLeaving)}, kThree, kNew).kind,
+      Kind::kClose);
+}
+
 }  // namespace
 }  // namespace entrain

@@ -395,8 +395,8 @@ class EDiT:
         self._begun = self._computed = False
 
     def leave(self) -> None:
-        """A-EDiT: says that this replica has made its last step. Takes part in the others' exchanges until all have
-        left. The parameters are then equal everywhere. Collective over the replica; blocks. No training may follow."""
+        """A-EDiT, and quorum with overlap_steps: says that this replica has made its last step. Takes part in the others'
+        exchanges until all have left. The parameters are then equal everywhere. Collective over the replica; blocks. No training may follow."""
         self._end_skipped_step()
         self._edit.leave()
         self._reshard()

@@ -548,6 +548,48 @@ assert same(through, (losses + rest[0], *rest[1:]))
 """, 2)
 
 
+def test_rounds_that_no_replica_waits_for(tmp_path):
+    run(CHECKPOINTS + """
+import time
+
+options = dict(local_sgd_sync_interval=4, overlap_steps=4, overlap_merge="mix", fragments=2, quorum=1, round_deadline=5.0, late="carry",
+               use_step_weight=True, step_weight_ratio=1.0)
+
+
+def make(seed):
+    model = build(seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    return model, optimizer, entrain.torch.EDiT(model, optimizer, comm=comm, reducer="linear", outer_optimizer="sgd", outer_nesterov=True,
+                                                **options)
+
+
+def train(first, last):
+    for step in range(first, last):
+        go(model, optimizer, step, step + 1)
+        edit.record(16)
+        time.sleep(0.01 + 0.01 * comm.rank)  # replicas of different speed
+
+
+model, optimizer, edit = make(comm.rank)
+train(0, 30 - 10 * comm.rank)
+edit.synchronize()  # needs all replicas
+same_everywhere(comm, flat(model))
+assert edit.info.rendezvous - edit.info.missed >= 2, edit.info
+edit.save(directory, "all", exact=False)
+train(30, 50 - 10 * comm.rank)
+edit.leave()
+same_everywhere(comm, flat(model))
+edit.close()
+model, optimizer, edit = make(7)
+edit.load(directory, "all", exact=False)
+same_everywhere(comm, flat(model))
+train(30, 40)
+edit.leave()
+same_everywhere(comm, flat(model))
+edit.close()
+""", 2, directory=str(tmp_path))
+
+
 def test_a_wish_makes_all_replicas_save_at_their_next_exchange(tmp_path):
     run(CHECKPOINTS + """
 import pytest, time
