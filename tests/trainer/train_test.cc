@@ -399,6 +399,26 @@ TEST_F(TrainTest, Co2StreamingDiLoCoAndSparseLoCoLearnAndResumeBitEqual) {
   }
 }
 
+// No replica waits for a round, so runs differ. Saves and evaluations need all replicas.
+TEST_F(TrainTest, DecoupledDiLoCoLearnsEvaluatesSavesAndResumes) {
+  for (const int shards : {1, 2}) {
+    const std::string flags =
+        "--method decoupled-diloco --shard-size " + std::to_string(shards) +
+        " --steps 60 --local-sgd-sync-interval 6 "
+        "--local-sgd-warmup-steps 6 --step-ms 10 --eval-interval 20 --lr 0.01 ";
+    Run("straight", 2 * shards, flags + "--save-every 30 --save-dir " + Path("saves"));
+    EXPECT_LT(Summary("straight")["val_loss"].get<double>(),
+              Summary("straight")["unigram_entropy"].get<double>());
+    EXPECT_FALSE(Summary("straight")["anchor_checksum"].is_null());
+    EXPECT_GT(Summary("straight")["syncs"].get<int>(), 8);
+    ASSERT_TRUE(std::filesystem::exists(Path("saves") + "/step-00000030.ckpt"));
+    Run("resumed", 2 * shards, flags + "--resume " + Path("saves") + "/step-00000030.ckpt");
+    EXPECT_LT(Summary("resumed")["val_loss"].get<double>(),
+              Summary("resumed")["unigram_entropy"].get<double>());
+    std::filesystem::remove_all(Path("saves"));
+  }
+}
+
 TEST_F(TrainTest, PlainAveragingHasNoAnchorsToShow) {
   Run("plain", 2,
       "--method diloco --outer-optimizer none --reducer none --steps 6 --local-sgd-sync-interval "
