@@ -58,7 +58,7 @@ constexpr Preset kPresets[] = {
       {"fragment_pattern", ENTRAIN_FRAGMENT_STRIDED},
       {"wire_format", ENTRAIN_WIRE_INT4}}},
     // arXiv 2604.21428. Here the replicas themselves are the paper's synchroniser (background_rounds.h).
-    // A replica that is late keeps its steps for its next round.
+    // A replica that is late keeps its steps for its next round. overlap_mix: docs/lab/quality.md.
     {"decoupled-diloco",
      Engine::kReplicas,
      0,
@@ -68,6 +68,7 @@ constexpr Preset kPresets[] = {
       {"outer_nesterov", 1},
       {"overlap_steps", kInterval},
       {"overlap_merge", ENTRAIN_MERGE_MIX},
+      {"overlap_mix", 0.25},
       {"fragments", kALayerEach},
       {"fragment_pattern", ENTRAIN_FRAGMENT_STRIDED},
       {"quorum", 1},
