@@ -2,7 +2,7 @@
 # Prepares a Debian machine and builds. Fast if there is nothing to do.
 #
 #   tools/setup.sh deps           installs the packages for building and testing that are absent
-#   tools/setup.sh deps-demo      also those for examples/demo.sh and examples/compare.sh: a text to
+#   tools/setup.sh deps-demo      those for building, and those for examples/demo.sh and examples/compare.sh: a text to
 #                                 learn, a progress bar
 #   tools/setup.sh deps-bench     as deps, and those for bench/compare.sh: peers to measure
 #   tools/setup.sh deps-neon      a cross compiler and an emulator for tests/neon.sh
@@ -24,7 +24,9 @@ deps="cmake ninja-build gcc g++ pkg-config binutils libabsl-dev libgtest-dev lib
 zlib1g-dev libopenblas-serial-dev libcli11-dev nlohmann-json3-dev libboost-dev libgloo-dev libucx-dev libcurl4-openssl-dev
 python3-yaml python3-sklearn python3-matplotlib python3-venv"
 deps_demo="dict-gcide python3-tqdm"
-deps_bench="libopenmpi-dev openmpi-bin libmpich-dev mpich openssl"
+# The tests start ranks by both mpirun, and the benchmarks measure both.
+deps_mpi="libopenmpi-dev openmpi-bin libmpich-dev mpich"
+deps_bench="openssl"
 deps_neon="g++-aarch64-linux-gnu qemu-user"
 deps_fuzz="clang-16 libclang-rt-16-dev llvm-16"
 
@@ -152,7 +154,7 @@ wheel() {
 case "${1:-}" in
   deps)
     # shellcheck disable=SC2086
-    install_absent $deps
+    install_absent $deps $deps_mpi
     ;;
   deps-demo)
     # shellcheck disable=SC2086
@@ -160,7 +162,7 @@ case "${1:-}" in
     ;;
   deps-bench)
     # shellcheck disable=SC2086
-    install_absent $deps $deps_bench
+    install_absent $deps $deps_mpi $deps_bench
     ;;
   deps-neon)
     # shellcheck disable=SC2086
@@ -168,7 +170,7 @@ case "${1:-}" in
     ;;
   deps-fuzz)
     # shellcheck disable=SC2086
-    install_absent $deps $deps_fuzz
+    install_absent $deps $deps_mpi $deps_fuzz
     ;;
   python)
     python_environment "${2:-}"
