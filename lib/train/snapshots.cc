@@ -157,7 +157,9 @@ bool Snapshots::CatchUp(const std::vector<int>& layers, int64_t missed) {
     }
     in_use_[static_cast<size_t>(layer)] = 0;
   }
-  rounds_late_ += options_.late == Late::kWeighted ? missed : 0;
+  if (missed > 0 && options_.late == Late::kWeighted) {  // with background rounds `missed` is 0
+    rounds_late_ += missed;
+  }
   return options_.carries();
 }
 

@@ -71,7 +71,8 @@ class Snapshots {
   // Used if the replica takes no part in a round of these layers although they have snapshots of theta.
   // Drops the snapshots, and begins as BeginLate does.
   void LeaveOut(const std::vector<int>& layers);
-  // Returns true if theta keeps the changes that this replica has made in training.
+  // Returns true if theta keeps the changes that this replica has made in training. `missed` must be 0 if
+  // a round of other layers may be under way: BackgroundRounds counts by itself.
   bool CatchUp(const std::vector<int>& layers, int64_t missed);
   // Used in place of CatchUp if the layers have snapshots of theta, which Merge will use.
   void EndLate(const std::vector<int>& layers);
