@@ -198,14 +198,14 @@ bool ReplicaRun::EvaluationIsDue() const {
 
 // Begins a step, with its exchange if it has one. Sets met_.
 void ReplicaRun::BeginStep(bool* synced) {
-  const bool due = SaveIsDue() || EvaluationIsDue();
-  const bool asks = method_.decoupled() && due && method_.exchanges();
+  const auto due = [this] { return SaveIsDue() || EvaluationIsDue(); };
+  const bool asks = method_.decoupled() && method_.exchanges() && due();
   if (asks) {
     method_.RequestExchange();
   }
   *synced = method_.BeginForward(true, true);
   met_ = *synced && (asks || !method_.decoupled());
-  if (met_ && due) {
+  if (met_ && due()) {
     method_.WaitAll(task_.layers());
   }
 }

@@ -100,6 +100,12 @@ void BackgroundRounds::MergeAll(const Trained& now) {
   Merge(now, std::vector<bool>(ready_.size(), true));
 }
 
+void BackgroundRounds::AddNews(const Standing& untold, Standing* standing) {
+  standing->flags |= untold.flags & kWishes;
+  standing->metric_sum += untold.metric_sum;
+  standing->metric_weight += untold.metric_weight;
+}
+
 // Takes an offer back, so that its training counts in the next one.
 void BackgroundRounds::TakeBack(int index) {
   Fragment& fragment = fragments_[static_cast<size_t>(index)];
@@ -119,7 +125,7 @@ absl::StatusOr<bool> BackgroundRounds::Offer(const Trained& now, int64_t since_w
     const auto index = static_cast<int>(at);
     fragment.wanted = fragment.wanted || std::binary_search(due.begin(), due.end(), index);
     const bool again = fragment.state == State::kOffered && replica_ == nullptr;
-    const Trained& base = again ? fragment.before : fragment.mark;
+    const Trained base = again ? fragment.before : fragment.mark;
     if (!fragment.wanted || (fragment.out && !again)) {
       continue;
     }
@@ -129,20 +135,15 @@ absl::StatusOr<bool> BackgroundRounds::Offer(const Trained& now, int64_t since_w
       continue;
     }
     ENTRAIN_RETURN_IF_ERROR(snapshots_.Take(fragment.layers));
-    const Standing last = std::exchange(fragment.standing, take_news());
+    const Standing untold = std::exchange(fragment.standing, take_news());
+    AddNews(untold, &fragment.standing);
     fragment.standing.steps_since = static_cast<uint64_t>(now.steps - base.steps);
     fragment.standing.tokens_since = static_cast<uint64_t>(now.tokens - base.tokens);
     fragment.standing.flags |= now.tokens > base.tokens ? kCounted : 0;
     if (options_.late == Late::kWeighted) {
       fragment.standing.flags |= static_cast<uint64_t>(fragment.rounds_late) << kLateShift;
     }
-    if (again) {  // what was to be told is told now
-      fragment.standing.flags |= last.flags & kWishes;
-      fragment.standing.metric_sum += last.metric_sum;
-      fragment.standing.metric_weight += last.metric_weight;
-    } else {
-      fragment.before = fragment.mark;
-    }
+    fragment.before = base;
     fragment.mark = now;
     fragment.state = State::kOffered;
     fragment.wanted = false;
@@ -152,8 +153,7 @@ absl::StatusOr<bool> BackgroundRounds::Offer(const Trained& now, int64_t since_w
   return offered;
 }
 
-BackgroundRounds::Trained BackgroundRounds::Settle(const Trained& now) {
-  Trained since;
+void BackgroundRounds::Settle(const Trained& now, Standing* standing) {
   {
     const absl::MutexLock lock(&mutex_);
     settled_ = now;
@@ -161,17 +161,21 @@ BackgroundRounds::Trained BackgroundRounds::Settle(const Trained& now) {
       if (fragments_[at].state == State::kOffered) {
         TakeBack(static_cast<int>(at));
       }
+      AddNews(std::exchange(fragments_[at].standing, Standing()), standing);
     }
   }
   MergeAll(now);
   stale_ = static_cast<bool>(asked_);
+  Trained since;
   const absl::MutexLock lock(&mutex_);
   for (Fragment& fragment : fragments_) {
     fragment.out = false;
     since.steps = std::max(since.steps, now.steps - fragment.mark.steps);
     since.tokens = std::max(since.tokens, now.tokens - fragment.mark.tokens);
   }
-  return since;
+  standing->steps_since = static_cast<uint64_t>(since.steps);
+  standing->tokens_since = static_cast<uint64_t>(since.tokens);
+  standing->flags |= since.tokens > 0 ? kCounted : 0;
 }
 
 absl::StatusOr<std::unique_ptr<ExchangeRound>> BackgroundRounds::BeginRound(
@@ -202,6 +206,7 @@ void BackgroundRounds::EndRound(int index) {
   Fragment& fragment = fragments_[static_cast<size_t>(index)];
   fragment.running = false;
   if (std::exchange(fragment.takes_part, false)) {
+    fragment.standing = Standing();             // it has been told
     if (snapshots_.late(fragment.layers[0])) {  // another rank of the replica had no offer
       fragment.mark = fragment.before;
       fragment.wanted = true;

@@ -74,9 +74,9 @@ class BackgroundRounds {
   // metric. The results are needed at `due_ns` of the real clock. Returns true if it has offered any.
   absl::StatusOr<bool> Offer(const Trained& now, int64_t since_warmup,
                              absl::FunctionRef<Standing()> take_news, int64_t due_ns);
-  // Takes back all offers and merges all results. No round may be under way. Returns the training
-  // since the oldest mark of a fragment.
-  Trained Settle(const Trained& now);
+  // Takes back all offers and merges all results. No round may be under way. Adds to `standing` the
+  // training since the oldest mark of a fragment, and what these offers have not told.
+  void Settle(const Trained& now, Standing* standing);
 
   // ---- Called by the worker
   // Begins a round of a fragment. `included`: the decision includes this replica. `late` is the
@@ -99,11 +99,12 @@ class BackgroundRounds {
     bool wanted = false;      // must be offered as soon as possible
     bool out = false;         // due since the last Merge. The same on all ranks of the replica
     Trained mark, before;     // what is exchanged; before: without the offer
-    Standing standing;        // of the offer
+    Standing standing;        // of the offer; or what an offer that was taken back has not told
     int64_t rounds_late = 0;  // since the last exchange with this replica
   };
   void TakeBack(int index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static bool Ready(const Fragment& fragment);
+  static void AddNews(const Standing& untold, Standing* standing);
   void MergeAll(const Trained& now);
 
   const EditOptions& options_;

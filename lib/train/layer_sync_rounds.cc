@@ -121,15 +121,11 @@ absl::Status LayerSync::StartWithEverybody(std::vector<int> layers) {
     return StartExchange(std::move(layers));
   }
   ENTRAIN_RETURN_IF_ERROR(Annotate(shards_->CheckAllReleased(), "edit"));
-  BackgroundRounds::Trained since;
+  Standing standing = counter_.TakeStanding(schedule_->all());
   {
     const absl::MutexLock lock(&runner_->between_late_rounds());  // so no round is under way
-    since = membership_.background()->Settle(TrainedSoFar());
+    membership_.background()->Settle(TrainedSoFar(), &standing);
   }
-  Standing standing = counter_.TakeStanding(schedule_->all());
-  standing.steps_since = static_cast<uint64_t>(since.steps);
-  standing.tokens_since = static_cast<uint64_t>(since.tokens);
-  standing.flags |= since.tokens > 0 ? kCounted : 0;
   round_ = std::make_shared<ExchangeRound>(schedule_->all(), standing, /*behind=*/false,
                                            exchange_.in_flight());
   membership_.background()->Begin(TrainedSoFar());

@@ -73,10 +73,14 @@ absl::Status ReplicaRendezvous::GatherReplica(const std::vector<int>& layers, St
   if (parts_.members.replicas().size() == 1) {
     ENTRAIN_RETURN_IF_ERROR(guard_.CheckSeals(layers));
   }
-  values.insert(values.end(),
-                {static_cast<double>(mine->steps_since), static_cast<double>(mine->tokens_since),
-                 mine->metric_sum, mine->metric_weight, static_cast<double>(mine->flags),
-                 absl::bit_cast<double>(guard_.Checksum(layers))});
+  values.insert(values.end(), {static_cast<double>(mine->tokens_since), mine->metric_sum,
+                               mine->metric_weight, static_cast<double>(mine->flags),
+                               absl::bit_cast<double>(guard_.Checksum(layers))});
+  const size_t checksum = values.size() - 1;
+  // A replica takes part in a round in the background if all of its ranks do (background_rounds.h).
+  if (parts_.options.decoupled()) {
+    values.push_back(static_cast<double>(mine->steps_since));
+  }
   ENTRAIN_ASSIGN_OR_RETURN(const std::vector<double> all,
                            parts_.sums.Gather(parts_.slab.layers(), values));
   ENTRAIN_RETURN_IF_ERROR(parts_.sums.CheckCopies(layers, all));
@@ -88,14 +92,15 @@ absl::Status ReplicaRendezvous::GatherReplica(const std::vector<int>& layers, St
   }
   *mine = {.round = mine->round, .steps = mine->steps, .steps_since = mine->steps_since};
   for (size_t row = 0; row < all.size(); row += width) {
-    const double* const told = &all[row + layers.size()];
-    // A replica takes part if all of its ranks do (background_rounds.h).
-    mine->steps_since = std::min(mine->steps_since, static_cast<uint64_t>(told[0]));
-    mine->tokens_since += static_cast<uint64_t>(told[1]);
-    mine->metric_sum += told[2];
-    mine->metric_weight += told[3];
-    mine->flags |= static_cast<uint64_t>(told[4]);
-    mine->anchor_checksum += guard_.compares() ? absl::bit_cast<uint64_t>(all[row + width - 1]) : 0;
+    mine->tokens_since += static_cast<uint64_t>(all[row + layers.size()]);
+    mine->metric_sum += all[row + layers.size() + 1];
+    mine->metric_weight += all[row + layers.size() + 2];
+    mine->flags |= static_cast<uint64_t>(all[row + layers.size() + 3]);
+    if (parts_.options.decoupled()) {
+      mine->steps_since =
+          std::min(mine->steps_since, static_cast<uint64_t>(all[row + checksum + 1]));
+    }
+    mine->anchor_checksum += guard_.compares() ? absl::bit_cast<uint64_t>(all[row + checksum]) : 0;
   }
   return absl::OkStatus();
 }

@@ -229,6 +229,40 @@ TEST(Decoupled, AnchorsHaveTheSameBitsAndReplicasLeave) {
   }
 }
 
+TEST(Decoupled, AWishAndAMetricAreToldWithTheOfferOrWhenItIsTakenBack) {
+  for (const bool all : {false, true}) {
+    RunReplicas({1, 2}, FourLayers(), [&](Replica& r) {
+      r.Edit(Decoupled(2, 2, 1));
+      r.Forward();
+      if (r.replica() == 0) {
+        ASSERT_EQ(r.edit().Wish(kWantCheckpoint), absl::OkStatus());
+        ASSERT_EQ(r.edit().Record(1, 8, 1), absl::OkStatus());
+        Train(r, 1);
+        Train(r, 1);  // offers
+        Train(r, 1);
+        Train(r, 1);  // offers again
+        Train(r, 1);
+        r.MeetAll();
+      } else {
+        r.MeetAll();
+        Train(r, 1);
+      }
+      if (all) {
+        Sync(r);
+      } else if (r.replica() == 1) {
+        Train(r, 1);
+      }
+      AwaitRounds(r, 1);
+      EXPECT_EQ(r.edit().info().wishes, kWantCheckpoint);
+      EXPECT_EQ(r.edit().info().metric, 8);
+      r.MeetAll();
+      Train(r, 1);
+      Sync(r);
+      r.MeetAll();
+    });
+  }
+}
+
 TEST(Decoupled, ARunThatGoesOnCountsFromThere) {
   const Directory directory;
   for (const bool loads : {false, true}) {
