@@ -30,5 +30,5 @@ if [ "$preset" = tsan ] && [ "$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || ec
   setarch -R true 2>/dev/null; then
   run="setarch -R"
 fi
-# Two more than cores, because many tests wait for a deadline.
-exec $run ctest --preset "$preset" --parallel "$(($(nproc) + 2))"
+# Three more than cores, because many tests wait for a deadline.
+exec $run ctest --preset "$preset" --parallel "$(($(nproc) + 3))"
