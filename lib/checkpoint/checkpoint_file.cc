@@ -115,15 +115,25 @@ std::optional<uint32_t> NumberOfFiles(const std::string& path) {
 
 // ---- Writing -----------------------------------------------------------------------------------
 
-absl::StatusOr<std::unique_ptr<FileTarget>> FileTarget::Create(std::string path) {
+absl::StatusOr<std::unique_ptr<FileTarget>> FileTarget::Create(std::string path, bool takes_over) {
   const std::string temporary = path + ".tmp";
+  const auto open_with = [&](int flags) {
+    return OpenClosedOnFork([&] {
+      return open(temporary.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | flags, 0644);
+    });
+  };
   // Opens the existing file if a dead process has left one.
-  Fd fd = OpenClosedOnFork(
-      [&] { return open(temporary.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644); });
+  Fd fd = open_with(0);
   if (!fd.valid()) {
     return FileError(errno, path, absl::StrCat("create ", temporary));
   }
-  if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+  bool locked = flock(fd.get(), LOCK_EX | LOCK_NB) == 0;
+  if (!locked && takes_over) {
+    unlink(temporary.c_str());
+    fd = open_with(O_EXCL);
+    locked = fd.valid() && flock(fd.get(), LOCK_EX | LOCK_NB) == 0;
+  }
+  if (!locked) {
     return absl::FailedPreconditionError(
         absl::StrCat(path, ": somebody else is writing ", temporary));
   }
@@ -153,9 +163,17 @@ FileTarget::FileTarget(std::string path, Fd fd, const Unfinished& found, int64_t
       begun_ns_(begun_ns) {}
 
 FileTarget::~FileTarget() {
-  if (!published_) {
+  if (!published_ && HasItsName()) {
     unlink(temporary_.c_str());
   }
+}
+
+// Returns false if another process has taken over the name of the temporary file.
+bool FileTarget::HasItsName() const {
+  struct stat mine {
+  }, named{};
+  return fstat(fd_.get(), &mine) == 0 && stat(temporary_.c_str(), &named) == 0 &&
+         mine.st_ino == named.st_ino && mine.st_dev == named.st_dev;
 }
 
 Unfinished ReadUnfinished(int fd, const std::string& path) {
@@ -206,6 +224,10 @@ absl::Status FileTarget::Flush() {
 }
 
 absl::Status FileTarget::Publish(bool* done) {
+  if (!HasItsName()) {
+    return absl::AbortedError(absl::StrCat(
+        path_, ": another rank has taken over this save, because this one was silent"));
+  }
   if (rename(temporary_.c_str(), path_.c_str()) != 0) {
     return FileError(errno, path_, absl::StrCat("rename ", temporary_));
   }

@@ -68,9 +68,11 @@ class CheckpointTarget {
 class FileTarget final : public CheckpointTarget {
  public:
   // Returns kFailedPrecondition if the directory does not exist or is not writable, or if another
-  // process is writing the same file.
-  static absl::StatusOr<std::unique_ptr<FileTarget>> Create(std::string path);
-  // Removes the temporary file if it has not been published.
+  // process is writing the same file. With `takes_over`, takes the name PATH.tmp from that process,
+  // which may be stopped; its Publish then fails.
+  static absl::StatusOr<std::unique_ptr<FileTarget>> Create(std::string path,
+                                                            bool takes_over = false);
+  // Removes the temporary file if it has not been published or taken over.
   ~FileTarget() override;
   FileTarget(const FileTarget&) = delete;
   FileTarget& operator=(const FileTarget&) = delete;
@@ -92,6 +94,7 @@ class FileTarget final : public CheckpointTarget {
  private:
   FileTarget(std::string path, Fd fd, const Unfinished& found, int64_t begun_ns);
   absl::Status Error(int error, absl::string_view doing) const;
+  bool HasItsName() const;
 
   const std::string path_, temporary_;
   Fd fd_;

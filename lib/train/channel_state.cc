@@ -87,8 +87,11 @@ absl::Status ChannelState::Prepare(AllRanks& all, CheckpointKind kind, absl::Sta
   return all.Agree(mine);
 }
 
-absl::Status ChannelState::Save(const CheckpointOptions& options) {
+absl::Status ChannelState::Save(const CheckpointOptions& given) {
+  CheckpointOptions options = given;
+  bool repeated = false;
   const auto save = [&](AllRanks& all, std::string*) -> absl::Status {
+    options.takes_over = std::exchange(repeated, true);
     ENTRAIN_RETURN_IF_ERROR(Prepare(all, options.kind, CheckOptions(options)));
     ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
     StateList state(slab(), options.kind, parts_.round.buffers().own().callers());

@@ -63,7 +63,7 @@ class ChannelState final : public StateOwner {
   absl::Status AddState(absl::string_view name, Holder holder, DType dtype, void* data,
                         int64_t count);
   // Collective. Must be called between an Install and the next micro-batch.
-  absl::Status Save(const CheckpointOptions& options);
+  absl::Status Save(const CheckpointOptions& given);
   // Collective, at the same times as Save. Reduces values over the ranks (AllRanks::Reduce).
   absl::Status Reduce(const JointReduction& reduction);
   absl::Status Load(const CheckpointOptions& options);

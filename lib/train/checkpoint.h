@@ -36,6 +36,9 @@ struct CheckpointOptions {
   bool full = true;
   bool rank0_only = true;  // for a load: only rank 0 reads files
   int64_t timeout_ns = 0;
+  // For a save that is repeated after a loss: the lost writer may be stopped in the middle of it
+  // (FileTarget::Create).
+  bool takes_over = false;
   // If set, these functions replace the file directory/name.ckpt. A rank's functions read or write
   // a whole checkpoint, never the part of one rank.
   std::optional<CheckpointFunctions> functions = std::nullopt;

@@ -133,7 +133,7 @@ absl::Status Saver::PrepareFile() {
     if (old.ok()) {
       old_files_ = (*old)->manifest().files;
     }
-    ENTRAIN_ASSIGN_OR_RETURN(auto file, FileTarget::Create(path_));
+    ENTRAIN_ASSIGN_OR_RETURN(auto file, FileTarget::Create(path_, options_.takes_over));
     file_ = file.get();
     writer_ = std::make_unique<CheckpointWriter>(std::move(file));
     if (file_->found().id) {

@@ -135,23 +135,26 @@ AllRanks EditState::Everybody(int64_t timeout_ns) const {
 
 // The worker must not run a job during an attempt: it may wait there for the recovery, which waits
 // for the attempt.
-absl::Status EditState::Save(const CheckpointOptions& options) {
+absl::Status EditState::Save(const CheckpointOptions& given) {
   if (parts_.closer != nullptr) {  // includes the rounds for which this replica was late
     parts_.counter.SetRendezvous(parts_.results.rendezvous());
   }
   ENTRAIN_RETURN_IF_ERROR(parts_.error.status());
-  absl::Status mine = CheckOptions(options);
-  mine.Update(parts_.worker.ComeToRest(options.timeout_ns));
-  mine.Update(CheckRendezvous(options.kind));
+  absl::Status mine = CheckOptions(given);
+  mine.Update(parts_.worker.ComeToRest(given.timeout_ns));
+  mine.Update(CheckRendezvous(given.kind));
   mine.Update(PrepareSnapshots());
   if (mine.ok()) {
     ENTRAIN_RETURN_IF_ERROR(parts_.worker.Drain());
-    mine = CheckTrusted(options.kind);
+    mine = CheckTrusted(given.kind);
   }
   std::string unused;
+  CheckpointOptions options = given;
+  bool repeated = false;
   return parts_.runner.MakeJointCall(
       [&] { return Everybody(options.timeout_ns); },
       [&](AllRanks& all, std::string*) -> absl::Status {
+        options.takes_over = std::exchange(repeated, true);
         ENTRAIN_RETURN_IF_ERROR(all.Agree(mine));
         ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
         StateList state(slab(), options.kind, parts_.worker.arrays());

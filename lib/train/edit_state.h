@@ -65,7 +65,7 @@ class EditState final : public StateOwner {
   // Collective. Must be called between the end of an exchange and the next reduction of gradients.
   // An exact checkpoint may also be saved after a rendezvous without an exchange. At other times
   // returns kFailedPrecondition.
-  absl::Status Save(const CheckpointOptions& options);
+  absl::Status Save(const CheckpointOptions& given);
   // Collective, when an exact checkpoint may be saved, in warm-up, and after Leave. Reduces values
   // over the ranks of all replicas (AllRanks::Reduce).
   absl::Status Reduce(const JointReduction& reduction);

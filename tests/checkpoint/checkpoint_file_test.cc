@@ -286,6 +286,26 @@ TEST_F(CheckpointFile, HasOneWriterAtATime) {
   EXPECT_THAT(std::string(second.status().message()), HasSubstr("somebody else is writing"));
 }
 
+// A writer that was stopped wakes up when others have repeated its save.
+TEST_F(CheckpointFile, AWriterThatWasTakenOverPublishesAndRemovesNothing) {
+  auto stopped = FileTarget::Create(path_);
+  ASSERT_TRUE(stopped.ok()) << stopped.status();
+  auto other = FileTarget::Create(path_, /*takes_over=*/true);
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_FALSE(FileTarget::Create(path_).ok()) << "that writer has the lock now";
+  bool done = false;
+  const absl::Status refused = (*stopped)->Publish(&done);
+  EXPECT_TRUE(absl::IsAborted(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("another rank has taken over this save"));
+  stopped->reset();
+  EXPECT_TRUE(std::filesystem::exists(path_ + ".tmp"));
+  EXPECT_FALSE(std::filesystem::exists(path_));
+  EXPECT_EQ((*other)->Publish(&done), absl::OkStatus());
+  EXPECT_TRUE(done && std::filesystem::exists(path_));
+  EXPECT_EQ(FileTarget::Create(path_, /*takes_over=*/true).status(), absl::OkStatus())
+      << "with nobody to take over from";
+}
+
 // A child that another thread forked holds copies of open descriptors, and may live long.
 TEST_F(CheckpointFile, AForkedChildKeepsNoLock) {
   auto first = CheckpointWriter::Create(path_);

@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <bit>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -432,6 +433,54 @@ TEST(Loss, BeforeAndDuringSaves) {
     }
   }
   EXPECT_GE(killed, kKills / 2);
+}
+
+// Stops this process when the file exists, for 3 s.
+void StopWhenThereIs(const std::string& file) {
+  std::thread([file] {
+    while (access(file.c_str(), F_OK) != 0) {
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+    if (fork() == 0) {
+      sleep(3);
+      kill(getppid(), SIGCONT);
+      _exit(0);
+    }
+    kill(getpid(), SIGSTOP);
+  }).detach();
+}
+
+// The replica that writes the file is stopped in the middle of a save. The others write it again,
+// although the stopped process still has the lock. (Before, they ended with "somebody else is
+// writing".) When it wakes up, it changes nothing.
+TEST(Loss, AWriterThatIsStoppedInASave) {
+  int stopped = 0;
+  for (int attempt = 0; attempt < 3 && stopped == 0; ++attempt) {
+    const Directory directory;
+    SharedMemory shared;
+    Job job;
+    job.saves = &directory;
+    job.options.silence = 0.5;
+    job.at = [&](int rank, int round, int point) {
+      if (rank == 0 && round == 1 && point == kSave) {
+        StopWhenThereIs(directory.File("1.ckpt.tmp"));
+      }
+    };
+    RunJob(job, shared);
+    if (shared[1].losses == 0) {
+      continue;  // the save was over before the stop
+    }
+    ++stopped;
+    ExpectAlike(job, shared, Without(job, 0));
+    for (int round = 0; round < job.rounds; ++round) {
+      const auto whole = CheckpointReader::Open(directory.File(absl::StrCat(round, ".ckpt")));
+      EXPECT_TRUE(whole.ok()) << whole.status();
+    }
+    for (const std::string& file : directory.Files()) {
+      EXPECT_THAT(file, Not(HasSubstr(".tmp")));
+    }
+  }
+  EXPECT_GT(stopped, 0);
 }
 
 TEST(Loss, DuringReductions) {
