@@ -38,7 +38,14 @@ Method::Method(const Options& options, const Task& task, Session* session, entra
   goes_on_after_losses_ = config.on_loss == ENTRAIN_ON_LOSS_FINISH;
   interval_steps_ = config.local_sgd_sync_interval;
   warmup_steps_ = config.local_sgd_warmup_steps;
-  exchanges_ = Info().syncs;
+  NoteInfo();
+}
+
+// Must be called when this replica has taken over the state of a run.
+void Method::NoteInfo() {
+  const entrain_edit_info_t info = Info();
+  exchanges_ = info.syncs;
+  taken_part_ = info.rendezvous - info.missed;
 }
 
 bool Method::BeginForward(bool training, bool first_microbatch) {
@@ -154,7 +161,7 @@ void Method::Load(const Options& options, const std::string& file) {
   config.save_dir = path.directory.c_str();
   config.ckpt_name = path.name.c_str();
   Check(entrain_edit_load(edit_.get(), &config));
-  exchanges_ = Info().syncs;
+  NoteInfo();
 }
 
 int64_t Method::interval() const {

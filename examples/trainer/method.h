@@ -25,8 +25,8 @@ class Method {
   // other.
   Method(const Options& options, const Task& task, Session* session, entrain_shard_t* shard);
 
-  // Must be called before each forward pass. Returns true if an exchange has begun, or, if decoupled,
-  // if an exchange with this replica's steps has come since the last call.
+  // Must be called before each forward pass. Returns true if an exchange has begun, or, if
+  // decoupled, if an exchange with this replica's steps has come since the last call.
   bool BeginForward(bool training, bool first_microbatch);
   // Must be called before a layer is gathered.
   void WaitLayer(int layer);
@@ -52,8 +52,8 @@ class Method {
   void WishCheckpoint();
   bool CheckpointIsDue(int replicas) const;
   bool by_time() const { return by_time_; }
-  // Returns true if no replica waits for an exchange (--quorum with --overlap-steps). Then replicas come
-  // together only where RequestExchange was called on all of them before BeginForward.
+  // Returns true if no replica waits for an exchange (--quorum with --overlap-steps). Then replicas
+  // come together only where RequestExchange was called on all of them before BeginForward.
   bool decoupled() const { return decoupled_; }
   void RequestExchange();
   // Returns true if exchanges continue during later steps. Otherwise a layer waits for its
@@ -104,6 +104,7 @@ class Method {
   uint64_t bytes_sent_sync() const;
 
  private:
+  void NoteInfo();
   entrain_edit_info_t Info() const;
   std::optional<entrain_edit_replica_t> Said(int replica) const;
   void AwaitExchange() const;

@@ -57,8 +57,9 @@ constexpr Preset kPresets[] = {
       {"fragments", kALayerEach},
       {"fragment_pattern", ENTRAIN_FRAGMENT_STRIDED},
       {"wire_format", ENTRAIN_WIRE_INT4}}},
-    // arXiv 2604.21428. Here the replicas themselves are the paper's synchroniser (background_rounds.h).
-    // A replica that is late keeps its steps for its next round. overlap_mix: docs/lab/quality.md.
+    // arXiv 2604.21428. Here the replicas themselves are the paper's synchroniser
+    // (background_rounds.h). A replica that is late keeps its steps for its next round. overlap_mix:
+    // docs/lab/quality.md.
     {"decoupled-diloco",
      Engine::kReplicas,
      0,

@@ -210,8 +210,8 @@ void ReplicaRun::BeginStep(bool* synced) {
   }
 }
 
-// Must be called when an exchange has begun: then all replicas are at the same place of the run, unless
-// they are decoupled, and a newcomer is one of them from its first exchange on.
+// Must be called when an exchange has begun: then all replicas are at the same place of the run,
+// unless they are decoupled, and a newcomer is one of them from its first exchange on.
 void ReplicaRun::DoWhatIsDue() {
   session_->NoteExchange();
   if (!met_) {

@@ -163,16 +163,15 @@ typedef struct entrain_comm_config {
                                  built-in values. NULL: ENTRAIN_TUNING, else the built-in values */
   int32_t determinism;        /* ENTRAIN_DETERMINISM_*; the same on all ranks */
   int32_t reserved;           /* must be 0 */
-  int64_t silence_ns;         /* >= 100 ms: the time for which a rank's library may answer nothing while another rank waits in
-                                 a call with it. The library of a waiting rank asks, and the others answer whatever
-                                 their programs do. A rank that is silent for this time is stopped, hangs or is cut
-                                 off: the call fails on all ranks with TIMED_OUT, and the record names this rank.
-                                 Time in which the waiting rank itself does not run does not count. Calls that are
-                                 over within a quarter of this time cause no question. Ranks with
-                                 ENTRAIN_PROGRESS_CALLER are not asked. Parts and duplicates inherit the setting; a process
-                                 that joins has ENTRAIN_SILENCE. 0
-                                 (default): ENTRAIN_SILENCE, else no limit: a call waits for a stopped rank until its
-                                 deadline. EDiT and ACCO have settings of their own (train.h) */
+  int64_t silence_ns;         /* >= 100 ms: the time for which a rank's library may answer nothing while another rank
+                                 waits in a call with it. The library of a waiting rank asks, and the others answer
+                                 whatever their programs do. A rank that is silent for this time is stopped, hangs or is
+                                 cut off: the call fails on all ranks with TIMED_OUT, and the record names this rank.
+                                 Time in which the waiting rank itself does not run does not count. Calls that are over
+                                 within a quarter of this time cause no question. Ranks with ENTRAIN_PROGRESS_CALLER are
+                                 not asked. Parts and duplicates inherit the setting; a process that joins has
+                                 ENTRAIN_SILENCE. 0 (default): ENTRAIN_SILENCE, else no limit: a call waits for a
+                                 stopped rank until its deadline. EDiT and ACCO have settings of their own (train.h) */
 } entrain_comm_config_t;
 
 ENTRAIN_API void entrain_comm_config_init_sized(entrain_comm_config_t* config, size_t bytes);

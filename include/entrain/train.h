@@ -462,8 +462,8 @@ typedef struct entrain_edit_config {
   int32_t use_step_weight;             /* for use_async, and for quorum with overlap_steps. 1: the replicas have weights
                                           proportional to their training since the last exchange ("step weights"): to
                                           their tokens, or to their steps if tokens are not recorded (see
-                                          entrain_edit_record). With quorum and overlap_steps: to their tokens times their
-                                          tokens per step (arXiv 2604.21428). 0 (default): no step weights */
+                                          entrain_edit_record). With quorum and overlap_steps: to their tokens times
+                                          their tokens per step (arXiv 2604.21428). 0 (default): no step weights */
   int32_t skip_anomaly;                /* 1: for each layer and replica, a detector rejects a pseudo-gradient whose norm
                                           is far above the earlier norms of this layer and replica. 0 (default): rejects
                                           only norms that are not finite */
@@ -504,8 +504,8 @@ typedef struct entrain_edit_config {
                                           these steps (see overlap_merge). A-EDiT, 1: the result is merged at the first
                                           step after the end of the exchange, and no replica waits for another. Takes 4
                                           more bytes per element of this rank's shards (without frozen layers). Not in
-                                          plain averaging. With quorum or round_deadline: the steps of grace, see "Rounds
-                                          that no replica waits for" below */
+                                          plain averaging. With quorum or round_deadline: the steps of grace, see
+                                          "Rounds that no replica waits for" below */
   int32_t consensus_method;            /* for gta: ENTRAIN_CONSENSUS_* (collectives.h); default NONE */
   int32_t int8_mask;                   /* has no effect, because this library never stores signs; 1 needs a
                                           consensus_method */
@@ -593,12 +593,12 @@ typedef struct entrain_edit_config {
                                           when a newcomer joins: DATA_LOSS, the text names the key (a newcomer of
                                           another job is refused, the members go on). A checkpoint contains it; a load logs
                                           a warning with the keys that differ. NULL (default): nothing */
-  double silence;                      /* for on_loss, in seconds. While a rank waits for others, its library asks
-                                          theirs whether they answer; they answer whatever their programs do. A rank
-                                          that answers nothing for this time is lost: its process is stopped or hangs,
-                                          or its host is cut off. So a pause holds the others for this time, not until
-                                          the deadline. 0 (default): entrain_comm_config_t.silence_ns, else 3 s with
-                                          admit, else 30 s. Applies to the communicators of the mesh, too */
+  double silence;                      /* for on_loss, in seconds, at least 0.1. While a rank waits for others, its
+                                          library asks theirs whether they answer; they answer whatever their programs
+                                          do. A rank that answers nothing for this time is lost: its process is stopped
+                                          or hangs, or its host is cut off. So a pause holds the others for this time,
+                                          not until the deadline. 0 (default): entrain_comm_config_t.silence_ns, else 3
+                                          s with admit, else 30 s. Applies to the communicators of the mesh, too */
 } entrain_edit_config_t;
 ENTRAIN_API void entrain_edit_config_init_sized(entrain_edit_config_t* config, size_t bytes);
 static ENTRAIN_INLINE void entrain_edit_config_init(entrain_edit_config_t* config) {
@@ -771,26 +771,27 @@ ENTRAIN_API entrain_status_t entrain_edit_stream(const entrain_edit_t* edit, voi
  * knew this decision. A lost replica does not count for the quorum. If fewer replicas remain than the quorum, a round
  * needs all of them.
  *
- * Rounds that no replica waits for, with quorum or round_deadline and overlap_steps (Decoupled DiLoCo, arXiv 2604.21428;
- * the paper's synchroniser is a process of its own, here the replicas agree among themselves). Each replica has a clock
- * of its own: it offers a fragment (see fragments) at its own steps W_s + ... + k H, with a copy of its parameters, and
- * trains on. When all replicas offer the fragment, or enough of them do and the time of grace is over, threads of the
- * library exchange the fragment: those that offer it with their copies, the others with weight zero. The time of grace
- * ends round_deadline after the first offer (0: at once). It also ends when a replica that offers needs the result:
- * overlap_steps of its steps after its offer, less the usual time of a round. So it adapts to the speed of the replicas.
- * entrain_edit_begin_forward merges what has come (overlap_merge) and never waits. A replica that was late for a round
- * takes its result over at its next begin_forward (late). If no round has answered an offer until the fragment is due
- * again, the replica offers it anew, with all its steps. begin_forward sets *syncing to 1 if it has offered a fragment.
- * quorum counts the replicas that train; if fewer are left, all of them are enough.
- * - entrain_edit_request_sync needs all replicas, and begin_forward waits for them, as above. All fragments are exchanged
- *   together. A checkpoint can be saved after it. entrain_edit_leave waits until all replicas leave.
- * - The ranks of a replica merge at the same steps, one step after all of them could. For this they make an all-reduce of
- *   P bytes at each step, and wait for a round under way.
+ * Rounds that no replica waits for, with quorum or round_deadline and overlap_steps (Decoupled DiLoCo, arXiv
+ * 2604.21428; the paper's synchroniser is a process of its own, here the replicas agree among themselves). Each replica
+ * has a clock of its own: it offers a fragment (see fragments) at its own steps W_s + ... + k H, with a copy of its
+ * parameters, and trains on. When all replicas offer the fragment, or enough of them do and the time of grace is over,
+ * threads of the library exchange the fragment: those that offer it with their copies, the others with weight zero. The
+ * time of grace ends round_deadline after the first offer (0: at once). It also ends when a replica that offers needs
+ * the result: overlap_steps of its steps after its offer, less the usual time of a round. So it adapts to the speed of
+ * the replicas. entrain_edit_begin_forward merges what has come (overlap_merge) and never waits. A replica that was
+ * late for a round takes its result over at its next begin_forward (late). If no round has answered an offer until the
+ * fragment is due again, the replica offers it anew, with all its steps. begin_forward sets *syncing to 1 if it has
+ * offered a fragment. quorum counts the replicas that train; if fewer are left, all of them are enough.
+ * - entrain_edit_request_sync needs all replicas, and begin_forward waits for them, as above. All fragments are
+ *   exchanged together. A checkpoint can be saved after it. entrain_edit_leave waits until all replicas leave.
+ * - The ranks of a replica merge at the same steps, one step after all of them could. For this they make an all-reduce
+ *   of P bytes at each step, and wait for a round under way.
  * - Context and tensor axes, overlap_merge RESTART, anchor_check REPAIR and staleness_penalty are refused.
  *
  * quorum and round_deadline are refused in plain averaging, with use_async, error_feedback or compat, with fragments if
- * overlap_steps is 0, and on device memory. ENTRAIN_LATE_CARRY and WEIGHTED are also refused with ENTRAIN_ANCHOR_CHECK_REPAIR. If
- * replicas have several ranks, quorum and round_deadline need a mesh as ENTRAIN_ON_LOSS_FINISH does (see on_loss). */
+ * overlap_steps is 0, and on device memory. ENTRAIN_LATE_CARRY and WEIGHTED are also refused with
+ * ENTRAIN_ANCHOR_CHECK_REPAIR. If replicas have several ranks, quorum and round_deadline need a mesh as
+ * ENTRAIN_ON_LOSS_FINISH does (see on_loss). */
 
 /* On device memory the host waits in entrain_edit_begin_forward for a merge that is due, and with use_async also for
  * the rendezvous. It waits for the exchange in entrain_edit_layer_report and entrain_edit_layer_score. It also waits in

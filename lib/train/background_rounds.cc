@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "lib/base/status.h"
-#include "lib/train/timed_call.h"
 
 namespace entrain {
 
@@ -15,8 +14,8 @@ BackgroundRounds::BackgroundRounds(const EditOptions& options, const FragmentSch
       schedule_(schedule),
       snapshots_(snapshots),
       closer_(closer),
-      replica_(std::move(replica)),
-      ready_(static_cast<size_t>(schedule.fragments())) {
+      alone_(replica == nullptr),
+      agreement_(std::move(replica), options.timeout_ns) {
   for (int index = 0; index < schedule.fragments(); ++index) {
     fragments_.emplace_back().layers = schedule.LayersOf(index);
   }
@@ -36,47 +35,15 @@ bool BackgroundRounds::Ready(const Fragment& fragment) {
 }
 
 absl::StatusOr<std::vector<bool>> BackgroundRounds::Mergeable() {
-  std::vector<bool> which(ready_.size());
-  if (asked_) {
-    asked_->Wait(Deadline::Never());  // the call has a deadline of its own
-    ENTRAIN_RETURN_IF_ERROR(Annotate(asked_->status(), "the replica's rounds"));
-    asked_ = {};
-    if (!std::exchange(stale_, false)) {
-      std::copy(ready_.begin(), ready_.end(), which.begin());
-    }
-  }
+  std::vector<bool> ready;
   {
     const absl::MutexLock lock(&mutex_);
-    for (size_t at = 0; at < ready_.size(); ++at) {
-      // What is merged at this step is not reported again.
-      ready_[at] = Ready(fragments_[at]) && !which[at] ? 1 : 0;
+    for (const Fragment& fragment : fragments_) {
+      ready.push_back(Ready(fragment));
     }
   }
-  if (replica_ == nullptr) {
-    return std::vector<bool>(ready_.begin(), ready_.end());
-  }
-  Call call;
-  call.kind = CallKind::kAllReduce;
-  call.dtype = DType::kU8;
-  call.reduction.op = ReduceOp::kMin;
-  call.count = std::ssize(ready_);
-  call.in = call.out = {ready_.data(), call.count};
-  call.options = TimedCall(options_.timeout_ns, 0, false);
-  ENTRAIN_ASSIGN_OR_RETURN(asked_, replica_->Start(call));
-  return which;
-}
-
-void BackgroundRounds::GiveUp(const absl::Status& why) {
-  if (replica_ != nullptr) {
-    replica_->EndWith(why);
-  }
-}
-
-BackgroundRounds::~BackgroundRounds() {
-  if (asked_) {
-    replica_->Abort("destroyed during a step");
-    asked_->Wait(Deadline::Never());  // the call writes to ready_
-  }
+  absl::StatusOr<std::vector<bool>> all = agreement_.Agree(ready);
+  return all.ok() ? all : Annotate(all.status(), "the replica's rounds");
 }
 
 void BackgroundRounds::Merge(const Trained& now, const std::vector<bool>& which) {
@@ -97,7 +64,7 @@ void BackgroundRounds::Merge(const Trained& now, const std::vector<bool>& which)
 }
 
 void BackgroundRounds::MergeAll(const Trained& now) {
-  Merge(now, std::vector<bool>(ready_.size(), true));
+  Merge(now, std::vector<bool>(static_cast<size_t>(schedule_.fragments()), true));
 }
 
 void BackgroundRounds::AddNews(const Standing& untold, Standing* standing) {
@@ -124,7 +91,7 @@ absl::StatusOr<bool> BackgroundRounds::Offer(const Trained& now, int64_t since_w
     Fragment& fragment = fragments_[at];
     const auto index = static_cast<int>(at);
     fragment.wanted = fragment.wanted || std::binary_search(due.begin(), due.end(), index);
-    const bool again = fragment.state == State::kOffered && replica_ == nullptr;
+    const bool again = fragment.state == State::kOffered && alone_;
     const Trained base = again ? fragment.before : fragment.mark;
     if (!fragment.wanted || (fragment.out && !again)) {
       continue;
@@ -165,7 +132,7 @@ void BackgroundRounds::Settle(const Trained& now, Standing* standing) {
     }
   }
   MergeAll(now);
-  stale_ = static_cast<bool>(asked_);
+  agreement_.Forget();
   Trained since;
   const absl::MutexLock lock(&mutex_);
   for (Fragment& fragment : fragments_) {

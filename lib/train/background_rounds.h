@@ -3,25 +3,25 @@
 // replica has the anchors, and the workers of all replicas agree when a round is closed
 // (round_closer.h). They also run the round, so no caller takes part.
 //
-//   caller   offers fragment 0 ... merges 0    offers 1 ...          merges 1     every step: what has come
+//   caller   offers fragment 0 ... merges 0    offers 1 ...       merges 1     at every step
 //   worker            round of 0                      round of 1
-//   late     (offers nothing: its worker takes part without its parameters)       takes over 0 and 1
+//   late     offers nothing: its worker takes part without its parameters      takes over 0, 1
 //
 //   kTraining --Offer--> kOffered --a round with this replica--> kResult --Merge--> kTraining
-//       └──── a round without this replica ───> kLate ────────── Merge ───────────────┘
+//       └──── a round without this replica ───> kLate ────────── Merge ────────────────┘
 //
 // A replica has its own clock: it offers a fragment at its own steps. A replica of one rank offers
 // again, with its newer parameters, if the last offer was not answered until the fragment is due
 // again. If a round was closed just before the offer, the offer is taken back and made again after
 // Merge.
 //
-// The ranks of a replica merge and offer at the same steps, although a round ends at another time on
-// each of them. At each step they begin an all-reduce of what they could merge, and at the next step
-// they merge what all of them could. If only some of them have an offer, the replica does not take
-// part in the round (ReplicaRendezvous), and these ranks are late too.
+// The ranks of a replica merge and offer at the same steps, although a round ends at another time
+// on each of them: at each step they merge what all of them could merge at the step before
+// (ReplicaAgreement). If only some of them have an offer, the replica does not take part in the
+// round (ReplicaRendezvous), and these ranks are late too.
 //
-// Thread safety: one thread of the caller, and the worker. With replicas of one rank, Merge and Offer
-// block only while the worker takes an anchor into a snapshot.
+// Thread safety: one thread of the caller, and the worker. With replicas of one rank, Merge and
+// Offer block only while the worker takes an anchor into a snapshot.
 #pragma once
 
 #include <cstdint>
@@ -39,6 +39,7 @@
 #include "lib/train/exchange_round.h"
 #include "lib/train/fragments.h"
 #include "lib/train/rendezvous.h"
+#include "lib/train/replica_agreement.h"
 #include "lib/train/round_closer.h"
 #include "lib/train/snapshots.h"
 
@@ -51,12 +52,10 @@ class BackgroundRounds {
     int64_t steps = 0, tokens = 0;
   };
 
-  // The references must outlive this object. Nothing else may use `replica`, which has the ranks of this
-  // replica; null: it has one rank.
+  // The references must outlive this object. `replica` is as in ReplicaAgreement.
   BackgroundRounds(const EditOptions& options, const FragmentSchedule& schedule,
                    Snapshots& snapshots, RoundCloser& closer,
                    std::shared_ptr<Communicator> replica);
-  ~BackgroundRounds();
 
   // ---- Called by the caller's thread
   // Must be called when all parameters are those of the anchors, and count from now on.
@@ -68,10 +67,11 @@ class BackgroundRounds {
   // late). If the replica has several ranks, no round may be under way.
   void Merge(const Trained& now, const std::vector<bool>& which);
   // Makes a pending call within the replica fail on all its ranks. May be called from any thread.
-  void GiveUp(const absl::Status& why);
+  void GiveUp(const absl::Status& why) { agreement_.GiveUp(why); }
   // Offers the fragments that are due at this step, and those whose offers were taken back.
   // `take_news` is called for each; it returns what this replica has not told yet: flags and the
-  // metric. The results are needed at `due_ns` of the real clock. Returns true if it has offered any.
+  // metric. The results are needed at `due_ns` of the real clock. Returns true if it has offered
+  // any.
   absl::StatusOr<bool> Offer(const Trained& now, int64_t since_warmup,
                              absl::FunctionRef<Standing()> take_news, int64_t due_ns);
   // Takes back all offers and merges all results. No round may be under way. Adds to `standing` the
@@ -111,10 +111,8 @@ class BackgroundRounds {
   const FragmentSchedule& schedule_;
   Snapshots& snapshots_;
   RoundCloser& closer_;
-  const std::shared_ptr<Communicator> replica_;
-  RefPtr<Work> asked_;          // all-reduce of the last step; null: none
-  std::vector<uint8_t> ready_;  // its buffer, by fragment
-  bool stale_ = false;          // asked_ is of a time before Settle
+  const bool alone_;            // the replica has one rank
+  ReplicaAgreement agreement_;  // what can be merged, by fragment
   mutable absl::Mutex mutex_;
   std::vector<Fragment> fragments_ ABSL_GUARDED_BY(mutex_);
   Trained settled_ ABSL_GUARDED_BY(mutex_);  // of the last Settle

@@ -140,6 +140,7 @@ absl::Status EditState::Save(const CheckpointOptions& given) {
     parts_.counter.SetRendezvous(parts_.results.rendezvous());
   }
   ENTRAIN_RETURN_IF_ERROR(parts_.error.status());
+  ENTRAIN_RETURN_IF_ERROR(CheckNobodyLeaves());
   absl::Status mine = CheckOptions(given);
   mine.Update(parts_.worker.ComeToRest(given.timeout_ns));
   mine.Update(CheckRendezvous(given.kind));
@@ -169,6 +170,7 @@ absl::Status EditState::Reduce(const JointReduction& reduction) {
     parts_.counter.SetRendezvous(parts_.results.rendezvous());
   }
   ENTRAIN_RETURN_IF_ERROR(parts_.error.status());
+  ENTRAIN_RETURN_IF_ERROR(CheckNobodyLeaves());
   absl::Status mine = CheckReduction(reduction);
   mine.Update(CheckTogether());
   if (mine.ok()) {
@@ -180,6 +182,19 @@ absl::Status EditState::Reduce(const JointReduction& reduction) {
       [&](AllRanks& all, std::string* reduced) { return all.Reduce(mine, reduction, reduced); },
       "reduce", &result));
   return Annotate(TakeReduced(result, reduction), "edit");
+}
+
+// A replica in Leave takes part in exchanges only, so a joint call would wait for it until the
+// deadline. All replicas that have not left have the same table, so all of them return this error.
+absl::Status EditState::CheckNobodyLeaves() const {
+  const std::vector<Standing> all = parts_.results.standings();
+  const bool leaves = std::any_of(all.begin(), all.end(),
+                                  [](const Standing& one) { return (one.flags & kLeaving) != 0; });
+  return leaves && !parts_.counter.left()
+             ? absl::FailedPreconditionError(
+                   "edit: a replica has left, and takes part in exchanges only; do this before any "
+                   "replica leaves, or when all have left")
+             : absl::OkStatus();
 }
 
 // Checks that all replicas are at the same place of the run, and that no newcomer has been admitted

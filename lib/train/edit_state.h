@@ -91,6 +91,7 @@ class EditState final : public StateOwner {
   absl::Status CheckRendezvous(CheckpointKind kind) const;
   absl::Status CheckTrusted(CheckpointKind kind) const;
   absl::Status CheckTogether() const;
+  absl::Status CheckNobodyLeaves() const;
   absl::Status CheckLoaded(const StateList& state) const;
   absl::Status PrepareSnapshots();
   absl::Status Restore(AllRanks& all, absl::string_view doing, int64_t timeout_ns,

@@ -198,7 +198,7 @@ bool Exchange::TakeUp(NormTable table) {
   const NormTable& kept = rendezvous_.table();
   const size_t row = kept.RowOf(members_.me());
   const bool takes_part = kept.standings[row].steps_since > 0;
-  if (options_.decoupled() && !takes_part) {
+  if (options_.decoupled() && !takes_part && members_.sync() != nullptr) {
     snapshots_.LeaveOut(kept.layers);
   }
   if (!rendezvous_.exchanges()) {

@@ -27,7 +27,7 @@ absl::StatusOr<bool> LayerSync::StartIfDue() {
   }
   const bool insists = counter_.TakeRequest();
   if (!*due) {
-    // What was offered before may have come.
+    // A fragment that was offered before may have a result now.
     return membership_.background() != nullptr && counter_.last_rendezvous_step() >= 0
                ? OfferIfDue()
                : false;

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "lib/base/clock.h"
+#include "lib/comm/communicator.h"
 
 namespace entrain {
 
@@ -12,8 +13,9 @@ enum class OnLoss : int32_t { kFail = 0, kFinish = 1 };
 // Says when newcomers are admitted.
 enum class Admit : int32_t { kNone = 0, kExchange = 1 };
 
-// The least value of the option silence that is not 0, in seconds (CommOptions::kLeastSilenceNs).
-constexpr double kLeastSilence = 0.1;
+// The least value of the option silence that is not 0, in seconds.
+constexpr double kLeastSilence =
+    static_cast<double>(CommOptions::kLeastSilenceNs) / static_cast<double>(kSecond);
 constexpr const char* kTooShortSilence =
     "s is too short: a busy rank may not answer in less than 0.1 s; 0 is the default";
 

@@ -78,8 +78,10 @@ bool AllLeave(absl::Span<const Standing> all);
 double Grown(const Standing& one, int64_t warmup);
 // Returns each replica's amount of training since the last exchange, for the weights.
 enum class Amount {
-  kTokens,  // tokens if all replicas that made steps have counted them, and any were; otherwise steps
-  kTimesRate,  // the same times the amount per step: c_tokens c_tokens / c_steps (arXiv 2604.21428)
+  // Tokens, if all replicas that made steps have counted them, and any were counted; otherwise
+  // steps.
+  kTokens,
+  kTimesRate,  // the same, times the amount per step: c_tokens c_tokens / c_steps, arXiv 2604.21428
   kPublished   // steps since the beginning of the run, as in the published code of EDiT
 };
 std::vector<double> Trained(absl::Span<const Standing> all, Amount amount);

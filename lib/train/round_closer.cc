@@ -106,9 +106,10 @@ void RoundCloser::Arrive(uint64_t flags) {
 
 void RoundCloser::Offer(int fragment, int64_t due_ns) {
   FragmentOffer& offer = fragments_[static_cast<size_t>(fragment)];
-  offer.due_ns.store(due_ns, std::memory_order_relaxed);
-  int64_t none = 0;
-  offer.since_ns.compare_exchange_strong(none, Clock::Real().Now(), std::memory_order_release);
+  if (offer.since_ns.load(std::memory_order_relaxed) == 0) {
+    offer.due_ns.store(due_ns, std::memory_order_relaxed);
+    offer.since_ns.store(Clock::Real().Now(), std::memory_order_release);
+  }
 }
 
 void RoundCloser::Withdraw(int fragment) {

@@ -14,8 +14,8 @@
 // difference is one tick at most, because a tick needs all ranks. GoOn gives the decision of the
 // last finished tick to all remaining ranks. So all ranks carry out the same decisions.
 //
-// Thread safety: Arrive, Offer, Withdraw, offers, SetReady, End and comm may be called from any thread. Only the worker
-// calls the other functions.
+// Thread safety: Arrive, Offer, Withdraw, offers, SetReady, End and comm may be called from any
+// thread. Only the worker calls the other functions.
 #pragma once
 
 #include <atomic>
@@ -45,9 +45,10 @@ class RoundCloser {
   // Must be called when this rank's caller comes to a rendezvous. `flags` are the flags of the
   // caller's standing.
   void Arrive(uint64_t flags);
-  // Offers a fragment for an exchange (ClosingRule::fragments). The caller needs the result at `due_ns`
-  // of the real clock. A fragment that is offered again keeps its place. Withdraw takes the offer back,
-  // or ends it when a round has answered it.
+  // Offers a fragment for an exchange (ClosingRule::fragments). The caller needs the result at
+  // `due_ns` of the real clock. A fragment that is offered again keeps both of its times: otherwise
+  // a replica of short steps would be waited for without end. Withdraw takes the offer back, or ends
+  // it when a round has answered it. Offer and Withdraw must not run at the same time.
   void Offer(int fragment, int64_t due_ns);
   void Withdraw(int fragment);
   // Returns true if an offer has not been answered or taken back.

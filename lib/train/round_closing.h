@@ -24,8 +24,8 @@ namespace entrain {
 struct ClosingRule {
   int quorum = 0;           // number of replicas that are enough; 0: any number
   int64_t deadline_ns = 0;  // time after the first arrival; 0: at once
-  // Number of fragments that are exchanged behind further steps (background_rounds.h), each in rounds
-  // of its own; 0: none. With fragments, the rounds to which callers come need all replicas.
+  // Number of fragments that are exchanged behind further steps (background_rounds.h), each in
+  // rounds of its own; 0: none. With fragments, the rounds to which callers come need all replicas.
   int fragments = 0;
 };
 
@@ -67,13 +67,13 @@ struct Closing {
 // some replicas only if all ranks have anchors.
 Closing CloseRound(const ClosingRule& rule, absl::Span<const Attendance> all,
                    absl::Span<const ReplicaPlace> places, absl::Span<const Attended> replicas);
-// Decides about the rounds of fragments (ClosingRule::fragments). `waits` has the entries of each rank,
-// one after the other. A round of a fragment is closed when all replicas that train offer the
+// Decides about the rounds of fragments (ClosingRule::fragments). `waits` has the entries of each
+// rank, one after the other. A round of a fragment is closed when all replicas that train offer the
 // fragment. It is also closed when enough of them do, and either the deadline has passed, or the
-// result is needed: one of them has no slack left. So stragglers are waited for only as long as this
-// costs nobody anything (the adaptive grace window of Decoupled DiLoCo, arXiv 2604.21428). Of several
-// fragments, the one comes first that has waited longest. A lost replica does not count; if fewer
-// replicas train than the quorum, all of them are enough.
+// result is needed: one of them has no slack left. So stragglers are waited for only as long as
+// this costs nobody anything (the adaptive grace window of Decoupled DiLoCo, arXiv 2604.21428). Of
+// several fragments, the one comes first that has waited longest. A lost replica does not count; if
+// fewer replicas train than the quorum, all of them are enough.
 Closing CloseFragment(const ClosingRule& rule, absl::Span<const Attendance> all,
                       absl::Span<const FragmentWait> waits, absl::Span<const ReplicaPlace> places,
                       absl::Span<const Attended> replicas);

@@ -12,6 +12,7 @@
 #include "lib/base/clock.h"
 #include "lib/comm/communicator.h"
 #include "lib/train/fragments.h"
+#include "lib/train/replica_agreement.h"
 
 namespace entrain {
 
@@ -93,7 +94,6 @@ class TimeTrigger final : public SyncTrigger {
   // object.
   TimeTrigger(int64_t warmup_steps, int64_t interval_ns, const Clock* clock,
               std::shared_ptr<Communicator> replica, int64_t timeout_ns);
-  ~TimeTrigger() override;
 
   // Must be called after the wait for the other replicas. Otherwise the replica that comes first
   // would count its wait as part of the interval. It would then come first again, by a larger
@@ -108,19 +108,15 @@ class TimeTrigger final : public SyncTrigger {
   absl::StatusOr<bool> IsTime(const StepInfo& info) override;
 
  private:
-  // Returns true if `yes` was true on all ranks at the last forward pass. Otherwise starts an
-  // all-reduce of the present `yes`, for the next call.
+  // Returns true if `yes` was true on all ranks at the last forward pass.
   absl::StatusOr<bool> Agree(bool yes);
   bool Over() const { return clock_->Now() - start_ns_ >= interval_ns_; }
 
   const int64_t interval_ns_;  // tau
   const Clock* const clock_;
-  const std::shared_ptr<Communicator> replica_;
-  const int64_t timeout_ns_;
+  const bool first_;  // this is the replica's first rank
+  ReplicaAgreement agreement_;
   int64_t start_ns_ = 0;
-  RefPtr<Work> asked_;  // all-reduce of the last forward pass; null: none
-  uint8_t all_ = 0;     // buffer of the all-reduce
-  bool stale_ = false;  // the pending all-reduce belongs to an earlier interval
 };
 
 }  // namespace entrain

@@ -263,6 +263,53 @@ TEST(Decoupled, AWishAndAMetricAreToldWithTheOfferOrWhenItIsTakenBack) {
   }
 }
 
+// Replicas of short steps offer a fragment again before anybody decides. The times of the first offer
+// count, so the grace ends all the same.
+TEST(Decoupled, AnOfferThatIsMadeAgainDoesNotExtendTheGrace) {
+  std::atomic<bool> over = false;
+  RunReplicas({1, 2}, FourLayers(), [&](Replica& r) {
+    EditOptions options = Decoupled(1, 1, 1);
+    options.round_deadline = 50;
+    r.Edit(options);
+    r.Forward();
+    if (r.replica() == 0) {
+      const int64_t until = Clock::Real().Now() + 10 * kSecond;
+      while (r.edit().info().syncs < 3 && Clock::Real().Now() < until) {
+        Train(r, 0.001f);
+        const std::chrono::milliseconds pause(20);
+        std::this_thread::sleep_for(pause);  // less than the time between two decisions
+      }
+      EXPECT_GE(r.edit().info().syncs, 3);
+      over = true;
+    } else {
+      EXPECT_TRUE(Becomes([&] { return over.load(); }));
+      Train(r, 0);
+    }
+    r.MeetAll();
+    Sync(r);
+    r.MeetAll();
+  });
+}
+
+TEST(Decoupled, NobodySavesBesideAReplicaThatHasLeft) {
+  const Directory directory;
+  RunReplicas({1, 2}, FourLayers(), [&](Replica& r) {
+    r.Edit(Decoupled(1, 4, 1));
+    r.Forward();
+    Train(r, 1);
+    if (r.replica() == 0) {
+      Sync(r);
+      const absl::Status refused = r.edit().state().Save(To(directory, CheckpointKind::kPortable));
+      EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+      EXPECT_THAT(std::string(refused.message()), HasSubstr("a replica has left"));
+      Train(r, 1);
+    }
+    EXPECT_EQ(r.edit().Leave(), absl::OkStatus());
+    EXPECT_EQ(r.edit().state().Save(To(directory, CheckpointKind::kPortable)), absl::OkStatus());
+    r.MeetAll();
+  });
+}
+
 TEST(Decoupled, ARunThatGoesOnCountsFromThere) {
   const Directory directory;
   for (const bool loads : {false, true}) {
