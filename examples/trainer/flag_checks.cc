@@ -178,17 +178,6 @@ void RefuseInert(const Options& o, const FlagGroups& groups) {
         "leave one out",
         kUsageExit);
   }
-  if (closes_early && !decoupled) {
-    const std::string needs =
-        " needs exchanges of all replicas, for which --quorum and --round-deadline do not wait; "
-        "leave one out (";
-    if (o.save_every > 0) {
-      throw Error("--save-every" + needs + "--save-dir saves at the end)", kUsageExit);
-    }
-    if (o.eval_interval > 0) {
-      throw Error("--eval-interval" + needs + "each run evaluates at the end)", kUsageExit);
-    }
-  }
   if (o.overwrite && !o.resume.empty()) {
     Refuse("--overwrite", "with --resume, which continues; leave one out");
   }

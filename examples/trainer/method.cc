@@ -34,7 +34,7 @@ Method::Method(const Options& options, const Task& task, Session* session, entra
   edit_.reset(edit);
   by_time_ = config.use_async != 0;
   late_ = config.overlap_steps > 0;
-  decoupled_ = late_ && (config.quorum > 0 || config.round_deadline > 0);
+  closes_early_ = config.quorum > 0 || config.round_deadline > 0;
   goes_on_after_losses_ = config.on_loss == ENTRAIN_ON_LOSS_FINISH;
   interval_steps_ = config.local_sgd_sync_interval;
   warmup_steps_ = config.local_sgd_warmup_steps;
@@ -56,7 +56,7 @@ bool Method::BeginForward(bool training, bool first_microbatch) {
   int32_t syncing = 0;
   Check(entrain_edit_begin_forward(edit_.get(), training ? 1 : 0, first_microbatch ? 1 : 0,
                                    &syncing));
-  if (decoupled_) {
+  if (decoupled()) {
     const entrain_edit_info_t info = Info();
     const int64_t before = std::exchange(taken_part_, info.rendezvous - info.missed);
     syncing = taken_part_ > before ? 1 : 0;
@@ -93,7 +93,7 @@ bool Method::Finish(int layers) {
   if (edit_ == nullptr || Info().in_warmup != 0) {
     return false;
   }
-  if (by_time_ || decoupled_) {
+  if (by_time_ || decoupled()) {
     const Waiting waiting(&waited_s_);
     Check(entrain_edit_leave(edit_.get()));
     return true;

@@ -52,9 +52,12 @@ class Method {
   void WishCheckpoint();
   bool CheckpointIsDue(int replicas) const;
   bool by_time() const { return by_time_; }
-  // Returns true if no replica waits for an exchange (--quorum with --overlap-steps). Then replicas
-  // come together only where RequestExchange was called on all of them before BeginForward.
-  bool decoupled() const { return decoupled_; }
+  // Returns true if an exchange may go without some replicas (--quorum, --round-deadline). Then all
+  // replicas come together only where RequestExchange was called on all of them before
+  // BeginForward.
+  bool closes_early() const { return closes_early_; }
+  // Returns true if no replica waits for an exchange: closes_early with --overlap-steps.
+  bool decoupled() const { return closes_early_ && late_; }
   void RequestExchange();
   // Returns true if exchanges continue during later steps. Otherwise a layer waits for its
   // exchange.
@@ -111,7 +114,7 @@ class Method {
 
   EditHandle edit_;  // null: ddp
   const bool on_gpu_;
-  bool by_time_ = false, decoupled_ = false, late_ = false, goes_on_after_losses_ = false;
+  bool by_time_ = false, closes_early_ = false, late_ = false, goes_on_after_losses_ = false;
   int64_t interval_steps_ = 0;  // H
   int64_t warmup_steps_ = 0;
   int64_t exchanges_ = 0;   // exchanges that have begun

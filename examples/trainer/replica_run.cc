@@ -199,19 +199,20 @@ bool ReplicaRun::EvaluationIsDue() const {
 // Begins a step, with its exchange if it has one. Sets met_.
 void ReplicaRun::BeginStep(bool* synced) {
   const auto due = [this] { return SaveIsDue() || EvaluationIsDue(); };
-  const bool asks = method_.decoupled() && method_.exchanges() && due();
+  const bool asks = method_.closes_early() && method_.exchanges() && due();
   if (asks) {
     method_.RequestExchange();
   }
   *synced = method_.BeginForward(true, true);
-  met_ = *synced && (asks || !method_.decoupled());
+  met_ = *synced && (asks || !method_.closes_early());
   if (met_ && due()) {
     method_.WaitAll(task_.layers());
   }
 }
 
 // Must be called when an exchange has begun: then all replicas are at the same place of the run,
-// unless they are decoupled, and a newcomer is one of them from its first exchange on.
+// unless it may have gone without some (met_), and a newcomer is one of them from its first exchange
+// on.
 void ReplicaRun::DoWhatIsDue() {
   session_->NoteExchange();
   if (!met_) {

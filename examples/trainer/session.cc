@@ -40,20 +40,6 @@ int LauncherRanks() {
   return FirstOf({"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"});
 }
 
-// Returns the address of the store that rank 0 serves, as entrain_comm_create_from_env does.
-std::string StoreOfRank0() {
-  const char* const address = std::getenv("MASTER_ADDR");
-  const char* const port = std::getenv("MASTER_PORT");
-  if (address == nullptr || port == nullptr) {
-    throw Error(
-        "neither ENTRAIN_STORE nor MASTER_ADDR and MASTER_PORT are set, and a rank that joins "
-        "others needs their store");
-  }
-  const std::string host(address);
-  return "tcp://" + (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" +
-         std::to_string(std::atoi(port) + 1);
-}
-
 void AllReduce(entrain_comm_t* comm, void* values, int count, entrain_dtype_t dtype,
                entrain_op_t op) {
   Check(entrain_all_reduce(comm, values, values, static_cast<size_t>(count), dtype, op, nullptr,
@@ -173,7 +159,7 @@ void Session::StandAlone() {
   StoreHandle opened;  // of rank 0, if ENTRAIN_STORE is not set
   if (lives_ == nullptr) {
     entrain_store_t* store = nullptr;
-    Check(entrain_store_open(StoreOfRank0().c_str(), 0, &store));
+    Check(entrain_store_open("env:", 0, &store));
     opened.reset(store);
   }
   const std::string name =

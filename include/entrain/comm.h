@@ -206,10 +206,14 @@ ENTRAIN_API entrain_status_t entrain_comm_create(const entrain_comm_config_t* co
  * FAILED_PRECONDITION and lists both.
  *
  * If ENTRAIN_STORE is not set, one of the ranks serves the store. The first rule that applies determines this rank:
- * - If MASTER_ADDR and MASTER_PORT are set, as by torchrun: rank 0, at MASTER_ADDR on port MASTER_PORT + 1.
+ * - If MASTER_ADDR and MASTER_PORT are set, as by torchrun: rank 0, at MASTER_ADDR on the first free port from
+ *   MASTER_PORT + 1 to MASTER_PORT + 8. The other ranks find it there, also if neighbouring jobs have some of the ports.
  * - If the launcher has started all ranks on one host: rank 0. Only processes of the same user can use the store.
  * - In a Slurm step: the first task on the first node of the step.
  * - Otherwise the call returns FAILED_PRECONDITION.
+ *
+ * ENTRAIN_RUN_ID names the job. Jobs with different ids do not meet, even if they share a store, a directory or a port
+ * by mistake. All ranks and newcomers of a job need the same id.
  *
  * If entrain-run --elastic has restarted this process (ENTRAIN_RESTARTS is greater than 0), the call creates no
  * communicator. It joins the existing one, as entrain_comm_join does with this name and these settings. So it blocks

@@ -30,6 +30,8 @@ extern "C" {
  *                                  job, and works as long as a majority of the etcd members lives. All keys begin with
  *                                  PREFIX ("entrain" if there is none). Values stay in etcd when the job ends. Needs
  *                                  libcurl.so.4
+ *   "env:"                         the store in which entrain_comm_create_from_env meets, for a process that joins others:
+ *                                  ENTRAIN_STORE, or that of rank 0 at MASTER_ADDR and MASTER_PORT. No rank is needed
  * Tries to connect for `timeout_ns` (0: 30 s). Then returns PEER_LOST; the text names the addresses. *store belongs to
  * the caller. */
 ENTRAIN_API entrain_status_t entrain_store_open(const char* url, int64_t timeout_ns, entrain_store_t** store);

@@ -5,7 +5,9 @@
 #include "lib/api/arguments.h"
 #include "lib/api/environment.h"
 #include "lib/api/handles.h"
+#include "lib/base/config.h"
 #include "lib/base/status.h"
+#include "lib/comm/launcher.h"
 
 namespace entrain::api {
 
@@ -32,6 +34,14 @@ absl::StatusOr<AdmissionPlace> AdmissionPlaceOf(bool admits, const entrain_store
   }
   place.store = [opened = store->store](const Stop&) { return opened; };
   return place;
+}
+
+std::string IdentityOf(const char* identity) {
+  std::string text = identity == nullptr ? "" : identity;
+  if (const auto run = GetEnv(entrain::kRunId); run.has_value()) {
+    absl::StrAppend(&text, text.empty() ? "" : "\n", entrain::kRunId, "=", *run);
+  }
+  return text;
 }
 
 }  // namespace entrain::api

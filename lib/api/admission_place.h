@@ -24,4 +24,8 @@ absl::StatusOr<AdmissionPlace> AdmissionPlaceOf(bool admits, const entrain_store
                                                 const char* name, const char* usual,
                                                 const Security& security);
 
+// Returns the identity of a run: the caller's lines (may be null), and the job's id from the
+// environment if there is one.
+std::string IdentityOf(const char* identity);
+
 }  // namespace entrain::api

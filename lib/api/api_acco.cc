@@ -119,10 +119,8 @@ absl::StatusOr<ChannelOptions> ToChannelOptions(const entrain_acco_config_t& con
                        config.admit_name, "acco", comm.runtime().security()));
   options.admit_store = std::move(newcomers.store);
   options.admit_name = std::move(newcomers.name);
-  if (config.identity != nullptr) {
-    ENTRAIN_ASSIGN_OR_RETURN(options.identity, entrain::ParseIdentity(config.identity));
-    options.identity_text = config.identity;
-  }
+  options.identity_text = IdentityOf(config.identity);
+  ENTRAIN_ASSIGN_OR_RETURN(options.identity, entrain::ParseIdentity(options.identity_text));
   return options;
 }
 

@@ -52,10 +52,8 @@ absl::StatusOr<EditOptions> ToEditOptions(const entrain_edit_config_t& config,
                        mesh.comm(entrain::Axis::kModel)->runtime().security()));
   options.admit_store = std::move(place.store);
   options.admit_name = std::move(place.name);
-  if (config.identity != nullptr) {
-    ENTRAIN_ASSIGN_OR_RETURN(options.identity, entrain::ParseIdentity(config.identity));
-    options.identity_text = config.identity;
-  }
+  options.identity_text = IdentityOf(config.identity);
+  ENTRAIN_ASSIGN_OR_RETURN(options.identity, entrain::ParseIdentity(options.identity_text));
   return options;
 }
 

@@ -10,6 +10,7 @@
 
 #include "include/entrain/store.h"
 #include "lib/api/boundary.h"
+#include "lib/api/environment.h"
 #include "lib/api/handles.h"
 #include "lib/api/settings.h"
 #include "lib/base/config.h"
@@ -64,8 +65,10 @@ entrain_status_t entrain_store_open(const char* url, int64_t timeout_ns, entrain
     ENTRAIN_RETURN_IF_ERROR(CheckTimeout(timeout_ns));
     ENTRAIN_ASSIGN_OR_RETURN(const entrain::Security security, entrain::LoadSecurity({}));
     const int64_t timeout = timeout_ns > 0 ? timeout_ns : kConnectTimeout;
-    ENTRAIN_ASSIGN_OR_RETURN(
-        auto opened, entrain::OpenStore(url, security, {.deadline = Deadline::After(timeout)}));
+    const entrain::Stop stop{.deadline = Deadline::After(timeout)};
+    ENTRAIN_ASSIGN_OR_RETURN(auto opened, std::strcmp(url, "env:") == 0
+                                              ? OpenStoreOfOthers(security, stop)
+                                              : entrain::OpenStore(url, security, stop));
     Give(std::move(opened), store);
     return absl::OkStatus();
   });

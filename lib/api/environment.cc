@@ -6,10 +6,12 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
 
 #include "lib/base/config.h"
@@ -18,6 +20,7 @@
 #include "lib/comm/creation.h"
 #include "lib/comm/launcher.h"
 #include "lib/comm/runtime.h"
+#include "lib/net/socket.h"
 #include "lib/store/prefix_store.h"
 
 namespace entrain::api {
@@ -27,18 +30,118 @@ namespace {
 // the same time, so a store that has not answered by then will not answer at all.
 constexpr int64_t kStoreTimeout = 30 * kSecond;
 
+// The key by which ranks know the store of their own job (Launch::job). A job's rank 0 sets it when it
+// begins to serve.
+constexpr char kJobKey[] = "entrain/launcher/job";
+// How long the first attempt to open a store on one of several ports may take (later ones twice as long
+// each, up to a limit), and how long a rank goes on trying when a server has refused it.
+constexpr int64_t kFirstAttempt = kSecond, kMostAttempt = 4 * kSecond, kRefused = 10 * kSecond;
+constexpr int kPauseMs = 20;  // between attempts
+
+Stop Within(int64_t ns, const Stop& stop) {
+  return {std::min(stop.deadline, Deadline::After(ns)), stop.cancelled};
+}
+
+// Returns the URL of port `i` of a store with several ports.
+absl::StatusOr<std::string> UrlOfPort(const Launch& launch, int i) {
+  absl::string_view where = launch.store_url;
+  if (launch.ports == 1 || !absl::ConsumePrefix(&where, "tcp://")) {
+    return launch.store_url;
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(HostPort host, ParseHostPort(where));
+  host.port = static_cast<uint16_t>(host.port + i);
+  return absl::StrCat("tcp://", host.ToString());
+}
+
+// Returns true if the store is that of this launch's job.
+bool IsOfJob(Store& store, const Launch& launch, const Stop& stop) {
+  const auto job = store.Get(kJobKey, Within(kMostAttempt, stop));
+  return job.ok() && *job == launch.job;
+}
+
+bool SomebodyListens(absl::string_view url, const Stop& stop) {
+  absl::ConsumePrefix(&url, "tcp://");
+  const auto host = ParseHostPort(url);
+  const auto addresses =
+      host.ok() ? Resolve(*host, stop) : absl::StatusOr<std::vector<Address>>(host.status());
+  return addresses.ok() &&
+         std::any_of(addresses->begin(), addresses->end(),
+                     [&](const Address& address) { return Connect(address, stop).ok(); });
+}
+
+// Serves the store of a launch on its first free port. A neighbour's job may have a port, and this
+// job must not harm it. But a job with the same description is one that was started by mistake.
+absl::StatusOr<std::shared_ptr<Store>> ServeOnFreePort(const Launch& launch,
+                                                       const Security& security) {
+  absl::Status first;
+  for (int i = 0; i < launch.ports; ++i) {
+    ENTRAIN_ASSIGN_OR_RETURN(const std::string url, UrlOfPort(launch, i));
+    auto store = ServeStore(url, security);
+    if (store.ok()) {
+      if (launch.ports > 1) {
+        ENTRAIN_RETURN_IF_ERROR(
+            (*store)->Set(kJobKey, launch.job, {Deadline::After(kStoreTimeout)}));
+      }
+      return store;
+    }
+    if (!absl::IsFailedPrecondition(store.status()) || launch.ports == 1) {
+      return store.status();
+    }
+    const Stop brief{Deadline::After(kFirstAttempt)};
+    if (const auto other = OpenStore(url, security, brief);
+        other.ok() && IsOfJob(**other, launch, brief)) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          store.status().message(), " by another job with ", launch.job,
+          "; give each job a MASTER_PORT of its own, or another ", kRunId, " for all its ranks"));
+    }
+    first.Update(store.status());
+  }
+  return Annotate(first, absl::StrCat("the ", launch.ports, " ports after MASTER_PORT are in use"));
+}
+
+// Opens the store of a launch, whichever of its ports has it. Looks at another port only if somebody
+// listens on the one before who is not this job's store.
+absl::StatusOr<std::shared_ptr<Store>> OpenOnSomePort(const Launch& launch,
+                                                      const Security& security, const Stop& stop) {
+  absl::Status why;
+  Deadline refused;
+  for (int64_t attempt = kFirstAttempt;; attempt = std::min(2 * attempt, kMostAttempt)) {
+    for (int i = 0; i < launch.ports; ++i) {
+      ENTRAIN_ASSIGN_OR_RETURN(const std::string url, UrlOfPort(launch, i));
+      if (i > 0 && !SomebodyListens(url, Within(attempt, stop))) {
+        break;
+      }
+      auto store = OpenStore(url, security, Within(attempt, stop));
+      if (store.ok() && IsOfJob(**store, launch, stop)) {
+        return store;
+      }
+      why = store.ok() ? absl::FailedPreconditionError(
+                             absl::StrCat("store ", url, " is that of another job"))
+                       : store.status();
+      if (absl::IsFailedPrecondition(store.status())) {
+        refused = std::min(refused, Deadline::After(kRefused));
+      }
+    }
+    const int64_t now = Clock::Real().Now();
+    if (stop.deadline.Passed(now) || refused.Passed(now) || !Pause(kPauseMs, stop)) {
+      return why;
+    }
+  }
+}
+
 // The stores that this process serves, by the URL that was requested.
 class ServedStores {
  public:
-  absl::StatusOr<std::shared_ptr<Store>> Serve(const std::string& url, const Security& security) {
+  absl::StatusOr<std::shared_ptr<Store>> Serve(const Launch& launch, const Security& security) {
     absl::MutexLock lock(&mutex_);
-    Served& served = stores_[url];
+    Served& served = stores_[launch.store_url];
     if (served.store == nullptr) {
-      ENTRAIN_ASSIGN_OR_RETURN(served.store, ServeStore(url, security));
+      ENTRAIN_ASSIGN_OR_RETURN(served.store, ServeOnFreePort(launch, security));
       served.security = security;
     } else if (!(served.security == security)) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "store ", url, " is served by this process with another pre-shared key or TLS already"));
+      return absl::FailedPreconditionError(
+          absl::StrCat("store ", launch.store_url,
+                       " is served by this process with another pre-shared key or TLS already"));
     }
     return served.store;
   }
@@ -58,12 +161,13 @@ ServedStores& StoresOfThisProcess() {
 }
 
 absl::StatusOr<std::shared_ptr<Store>> StoreOf(const Launch& launch, const Security& security,
-                                               int64_t timeout_ns) {
+                                               const Stop& stop) {
   if (launch.serve) {
-    return StoresOfThisProcess().Serve(launch.store_url, security);
+    return StoresOfThisProcess().Serve(launch, security);
   }
-  const int64_t timeout = std::min(timeout_ns, kStoreTimeout);
-  auto store = OpenStore(launch.store_url, security, {.deadline = Deadline::After(timeout)});
+  const Stop sooner = Within(kStoreTimeout, stop);
+  auto store = launch.ports > 1 ? OpenOnSomePort(launch, security, sooner)
+                                : OpenStore(launch.store_url, security, sooner);
   if (store.ok() || launch.store_origin.empty()) {
     return store;
   }
@@ -102,8 +206,8 @@ absl::StatusOr<Place> Alone() {
 // Opens the job's store, or if the launcher counts the starts of the job, the part of the store for
 // this start.
 absl::StatusOr<std::shared_ptr<Store>> PartOf(const Launch& launch, const Security& security,
-                                              int64_t timeout_ns) {
-  ENTRAIN_ASSIGN_OR_RETURN(std::shared_ptr<Store> store, StoreOf(launch, security, timeout_ns));
+                                              const Stop& stop) {
+  ENTRAIN_ASSIGN_OR_RETURN(std::shared_ptr<Store> store, StoreOf(launch, security, stop));
   return launch.incarnation.empty()
              ? store
              : WithPrefix(std::move(store), absl::StrCat("start.", launch.incarnation, "/"));
@@ -134,7 +238,8 @@ absl::StatusOr<Place> PlaceFromEnvironment(const Security& security, int64_t tim
     }
     return launch.status();
   }
-  ENTRAIN_ASSIGN_OR_RETURN(std::shared_ptr<Store> store, PartOf(*launch, security, timeout_ns));
+  ENTRAIN_ASSIGN_OR_RETURN(std::shared_ptr<Store> store,
+                           PartOf(*launch, security, {Deadline::After(timeout_ns)}));
   return Place{
       .rank = launch->rank, .size = launch->size, .store = std::move(store), .restarts = restarts};
 }
@@ -153,7 +258,8 @@ void TellOthers(const std::string& name, const absl::Status& why) {
   if (!security.ok() && needs_proof) {
     return;
   }
-  const auto store = PartOf(*launch, security.ok() ? *security : Security(), kTellNs);
+  const auto store =
+      PartOf(*launch, security.ok() ? *security : Security(), {Deadline::After(kTellNs)});
   if (!store.ok()) {
     return;
   }
@@ -165,17 +271,18 @@ void TellOthers(const std::string& name, const absl::Status& why) {
 absl::StatusOr<std::shared_ptr<Store>> StoreFromEnvironment(const Security& security,
                                                             const Stop& stop) {
   const absl::StatusOr<Launch> launch = DetectLaunch(GetEnv);
-  if (launch.ok()) {
-    return PartOf(*launch, security, stop.deadline.Left(Clock::Real().Now()));
-  }
-  const std::optional<std::string> url = GetEnv("ENTRAIN_STORE");
-  if (!url.has_value()) {
+  return launch.ok() ? PartOf(*launch, security, stop) : OpenStoreOfOthers(security, stop);
+}
+
+absl::StatusOr<std::shared_ptr<Store>> OpenStoreOfOthers(const Security& security,
+                                                         const Stop& stop) {
+  const absl::StatusOr<Launch> launch = DetectStore(GetEnv);
+  if (!launch.ok()) {
     return absl::FailedPreconditionError(absl::StrCat(
         "store: none is given, and the environment names none: ", launch.status().message(),
         ". Or set ENTRAIN_STORE to the store's URL"));
   }
-  const Stop sooner{std::min(stop.deadline, Deadline::After(kStoreTimeout)), stop.cancelled};
-  return OpenStore(*url, security, sooner);
+  return PartOf(*launch, security, stop);
 }
 
 void TellLauncher(const Place& place) {

@@ -38,9 +38,12 @@ absl::StatusOr<Place> PlaceFromEnvironment(const Security& security, int64_t tim
 void TellOthers(const std::string& name, const absl::Status& why);
 
 // Opens the job's store as PlaceFromEnvironment does. Needs no rank in the environment:
-// ENTRAIN_STORE is sufficient.
+// ENTRAIN_STORE is sufficient, or MASTER_ADDR and MASTER_PORT.
 absl::StatusOr<std::shared_ptr<Store>> StoreFromEnvironment(const Security& security,
                                                             const Stop& stop);
+// The same for a process that joins others: it never serves the store, also if it is rank 0.
+absl::StatusOr<std::shared_ptr<Store>> OpenStoreOfOthers(const Security& security,
+                                                         const Stop& stop);
 
 // Tells entrain-run --elastic that this process has a communicator. Otherwise does nothing.
 void TellLauncher(const Place& place);

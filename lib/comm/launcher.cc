@@ -74,6 +74,7 @@ absl::StatusOr<std::optional<int>> Integer(const EnvLookUp& env, const char* nam
   return std::optional<int>(value);
 }
 
+constexpr int kPorts = 8;       // Launch::ports, if the store is at MASTER_ADDR
 constexpr int kMost = 1 << 24;  // the largest rank or size that a variable may have
 
 // Returns the value of the first variable of `names` that is set. Writes the variable's name to
@@ -101,6 +102,9 @@ bool DiffersByHost(const EnvLookUp& env, const char* name) {
 
 std::string Incarnation(const EnvLookUp& env, const Kind& kind) {
   std::vector<std::string> parts;
+  if (const auto run = env(kRunId); run.has_value()) {
+    parts.push_back(*run);
+  }
   for (const char* name : kind.incarnation) {
     if (const auto value = env(name); value.has_value() && !DiffersByHost(env, name)) {
       parts.push_back(*value);
@@ -257,7 +261,11 @@ absl::Status StoreFromMaster(const EnvLookUp& env, Launch* launch) {
   launch->store_url =
       absl::StrCat("tcp://", bare_v6 ? "[" : "", *address, bare_v6 ? "]" : "", ":", *port + 1);
   launch->serve = launch->rank == 0;
-  launch->store_origin = "rank 0 serves it there, at MASTER_ADDR on MASTER_PORT + 1";
+  launch->ports = std::min(kPorts, 65535 - *port);
+  launch->job = absl::StrCat("MASTER_PORT ", *port, ", run id \"", env(kRunId).value_or(""), "\"");
+  launch->store_origin = absl::StrCat(
+      "rank 0 serves it, at MASTER_ADDR on the first free port from MASTER_PORT + 1 to + ",
+      launch->ports);
   return absl::OkStatus();
 }
 
@@ -368,6 +376,24 @@ std::string MemberKey(int rank) {
 absl::StatusOr<Launch> DetectLaunch(const EnvLookUp& env, const ProcessLookUp& launching_process) {
   ENTRAIN_ASSIGN_OR_RETURN(Launch launch, DetectOne(env));
   ENTRAIN_RETURN_IF_ERROR(FindStore(env, launching_process, &launch));
+  return launch;
+}
+
+absl::StatusOr<Launch> DetectStore(const EnvLookUp& env, const ProcessLookUp& launching_process) {
+  absl::StatusOr<Launch> launch = DetectLaunch(env, launching_process);
+  if (!launch.ok()) {
+    Launch alone;
+    alone.incarnation = env(kRunId).value_or("");
+    if (const auto url = env("ENTRAIN_STORE"); url.has_value()) {
+      alone.store_url = *url;
+    } else if (env("MASTER_ADDR").has_value() && env("MASTER_PORT").has_value()) {
+      ENTRAIN_RETURN_IF_ERROR(StoreFromMaster(env, &alone));
+    } else {
+      return launch;
+    }
+    launch = std::move(alone);
+  }
+  launch->serve = false;
   return launch;
 }
 

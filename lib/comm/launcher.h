@@ -21,11 +21,20 @@ struct Launch {
   int local_rank = -1, local_size = 0;  // on this host; -1 and 0: unknown
   std::string store_url;                // for OpenStore, or for ServeStore when `serve`
   bool serve = false;  // this rank must serve the store at store_url; other ranks open the store
+  // Above 1: the store is on one of this many ports, the first of which is that of store_url. The rank
+  // that serves takes the first port that is free, because a neighbour's job may have the others.
+  int ports = 1;
+  std::string job;  // with several ports: the text by which ranks know the store of their own job
   // A text for messages: which rank serves the store, and where store_url comes from. Empty:
   // store_url is the value of ENTRAIN_STORE.
   std::string store_origin;
-  std::string incarnation;  // changes when the job is started again; empty: unknown
+  // Differs between jobs, and changes when the job is started again; empty: unknown.
+  std::string incarnation;
 };
+
+// A text that is the same on all ranks of a job and its newcomers, and differs between jobs. Jobs that
+// share a store by mistake are told apart by it.
+inline constexpr char kRunId[] = "ENTRAIN_RUN_ID";
 
 // For jobs of entrain-run --elastic. entrain-run sets the environment variable kRestarts of each
 // rank to the number of restarts of this rank. If the number is not 0, the process joins the
@@ -43,7 +52,7 @@ using ProcessLookUp = std::function<absl::StatusOr<std::string>(const std::strin
 // Returns the launch of this process. The store is the first entry of this list that applies:
 //   ENTRAIN_STORE: another process serves it
 //   MASTER_ADDR and MASTER_PORT (set by torchrun or the user): rank 0 serves it at MASTER_ADDR, on
-//     MASTER_PORT + 1 (torch itself uses MASTER_PORT)
+//     the first free port from MASTER_PORT + 1 on (torch itself uses MASTER_PORT)
 //   a world of one rank: a store inside this process
 //   all ranks on this host: "local:", rank 0 serves it
 //   a Slurm step on one node: "local:", rank 0 serves it
@@ -64,5 +73,11 @@ using ProcessLookUp = std::function<absl::StatusOr<std::string>(const std::strin
 //     The error names the variable and its value
 absl::StatusOr<Launch> DetectLaunch(const EnvLookUp& env,
                                     const ProcessLookUp& launching_process = LaunchingProcess);
+
+// Returns the launch of a process that joins others: only the members that describe the store are set.
+// Such a process never serves the store, and needs no rank: ENTRAIN_STORE, or MASTER_ADDR and
+// MASTER_PORT, are enough. Errors are those of DetectLaunch.
+absl::StatusOr<Launch> DetectStore(const EnvLookUp& env,
+                                   const ProcessLookUp& launching_process = LaunchingProcess);
 
 }  // namespace entrain

@@ -4,7 +4,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import os
 import uuid
 import weakref
 from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
@@ -151,14 +150,7 @@ class Comm(Collectives):
         name = f"newcomer {uuid.uuid4().hex}"
         if store is not None:
             return cls.create(store, 0, 1, name=name, timeout=timeout, runtime=runtime)
-        url = os.environ.get("ENTRAIN_STORE")
-        if url is None:
-            address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
-            if address is None or port is None:
-                raise invalid("Comm.alone", "store is None, and neither ENTRAIN_STORE nor MASTER_ADDR and MASTER_PORT are "
-                                            "set; give the store of the others")
-            url = f"tcp://[{address}]:{int(port) + 1}" if ":" in address else f"tcp://{address}:{int(port) + 1}"
-        with Store.open(url) as opened:
+        with Store.open("env:") as opened:
             return cls.create(opened, 0, 1, name=name, timeout=timeout, runtime=runtime)
 
     @classmethod

@@ -106,6 +106,43 @@ TEST(Launcher, TorchrunServesOnThePortAfterMasters) {
   EXPECT_TRUE(first->serve);
 }
 
+// Rank 0 may find the port after the master's in the hands of a neighbour's job.
+TEST(Launcher, TheStoreOfTheMasterHasSeveralPorts) {
+  const auto launch = Detect(Torch());
+  EXPECT_EQ(launch->ports, 8);
+  EXPECT_THAT(launch->job, HasSubstr("MASTER_PORT 29500"));
+  EXPECT_EQ(Detect(With(Torch(), {{"MASTER_PORT", "65532"}}))->ports, 3);
+  EXPECT_EQ(Detect(With(Torch(), {{"ENTRAIN_STORE", "mem:x"}}))->ports, 1);
+}
+
+TEST(Launcher, TheRunIdTellsJobsApart) {
+  const auto one = Detect(With(Torch(), {{"ENTRAIN_RUN_ID", "one"}}));
+  const auto two = Detect(With(Torch(), {{"ENTRAIN_RUN_ID", "two"}}));
+  EXPECT_NE(one->job, two->job);
+  EXPECT_NE(one->incarnation, two->incarnation);
+}
+
+// A process that joins others may have no rank, and never serves the store.
+TEST(Launcher, AProcessThatJoinsNeedsOnlyThePlace) {
+  const auto look_up = [](const std::map<std::string, std::string>& env) {
+    return [env](const char* name) {
+      const auto found = env.find(name);
+      return found == env.end() ? std::nullopt : std::optional(found->second);
+    };
+  };
+  const auto master = DetectStore(look_up({{"MASTER_ADDR", "n1"}, {"MASTER_PORT", "4000"}}));
+  ASSERT_TRUE(master.ok()) << master.status();
+  EXPECT_EQ(master->store_url, "tcp://n1:4001");
+  EXPECT_EQ(master->job, DetectStore(look_up(With(Torch(), {{"MASTER_PORT", "4000"}})))->job);
+  EXPECT_FALSE(DetectStore(look_up(With(Torch(), {{"RANK", "0"}, {"LOCAL_RANK", "0"}})))->serve);
+  const auto store =
+      DetectStore(look_up({{"ENTRAIN_STORE", "tcp://n1:7"}, {"ENTRAIN_RUN_ID", "one"}}));
+  EXPECT_EQ(store->store_url, "tcp://n1:7");
+  EXPECT_EQ(store->incarnation, "one");
+  EXPECT_THAT(std::string(DetectStore(look_up({})).status().message()),
+              HasSubstr("no launcher is recognised"));
+}
+
 TEST(Launcher, TorchrunMasterMayBeIPv6) {
   EXPECT_EQ(Detect(With(Torch(), {{"MASTER_ADDR", "fd00::1"}}))->store_url,
             "tcp://[fd00::1]:29501");

@@ -419,6 +419,28 @@ TEST_F(TrainTest, DecoupledDiLoCoLearnsEvaluatesSavesAndResumes) {
   }
 }
 
+// Exchanges may go without the slow replica, but saves and evaluations are of all.
+TEST_F(TrainTest, RoundsClosedEarlySaveEvaluateAndResume) {
+  const std::string flags =
+      "--method diloco --quorum 2 --late carry --steps 30 --local-sgd-sync-interval 4 "
+      "--step-ms 5 --straggler fixed --straggler-replica 1 --straggler-ms 15 --eval-interval 10 "
+      "--lr 0.01 ";
+  Run("straight", 3, flags + "--save-every 10 --save-dir " + Path("saves"));
+  EXPECT_LT(Summary("straight")["val_loss"].get<double>(),
+            Summary("straight")["unigram_entropy"].get<double>());
+  int evaluated = 0;
+  for (const auto& [key, record] : Log("straight")) {
+    evaluated += record.contains("val_loss") ? 1 : 0;
+  }
+  EXPECT_GE(evaluated, 3);
+  for (const char* save : {"step-00000010", "step-00000020", "step-00000030"}) {
+    EXPECT_TRUE(std::filesystem::exists(Path("saves") + "/" + save + ".ckpt")) << save;
+  }
+  Run("resumed", 3, flags + "--resume " + Path("saves") + "/step-00000020.ckpt");
+  EXPECT_LT(Summary("resumed")["val_loss"].get<double>(),
+            Summary("resumed")["unigram_entropy"].get<double>());
+}
+
 TEST_F(TrainTest, PlainAveragingHasNoAnchorsToShow) {
   Run("plain", 2,
       "--method diloco --outer-optimizer none --reducer none --steps 6 --local-sgd-sync-interval "
