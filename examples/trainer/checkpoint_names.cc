@@ -18,6 +18,7 @@ entrain_checkpoint_config_t CheckpointConfig(const Options& options) {
       options.checkpoint_kind == "exact" ? ENTRAIN_CHECKPOINT_EXACT : ENTRAIN_CHECKPOINT_PORTABLE;
   config.full_state_dict = options.full_state_dict ? 1 : 0;
   config.rank0_only = options.rank0_only ? 1 : 0;
+  config.overwrite = options.overwrite ? 1 : 0;
   return config;
 }
 

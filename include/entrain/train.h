@@ -1007,6 +1007,9 @@ typedef struct entrain_checkpoint_config {
                               no rank ever gathers a copy of the whole state */
   int32_t cpu_offload;     /* no effect, because gathered data are always in host memory */
   int64_t timeout_ns;      /* deadline of the whole call; 0: the communicators' default */
+  int32_t overwrite;       /* saving: 1: a run that has begun anew may replace a checkpoint of a later step; 0 (default): it
+                              may not. Loading: no effect */
+  int32_t reserved;        /* must be 0 */
 } entrain_checkpoint_config_t;
 ENTRAIN_API void entrain_checkpoint_config_init_sized(entrain_checkpoint_config_t* config, size_t bytes);
 static ENTRAIN_INLINE void entrain_checkpoint_config_init(entrain_checkpoint_config_t* config) {
@@ -1027,6 +1030,10 @@ static ENTRAIN_INLINE void entrain_checkpoint_config_init(entrain_checkpoint_con
  * (entrain_edit_replica_t.leaving) cannot take part, so save before or after entrain_edit_leave.
  *
  * With ENTRAIN_ON_LOSS_FINISH, the remaining ranks finish a save during which a rank is lost, and it succeeds.
+ *
+ * A run that has begun anew, with neither a load nor a join, never replaces a checkpoint of a later step: that would undo an
+ * earlier run, for example if its launcher has started it again without a load. The save returns FAILED_PRECONDITION, which
+ * names both steps. `overwrite` permits it.
  *
  * Either all ranks succeed, or all return the error of one rank; the text names the rank and the path. The new
  * checkpoint replaces an older one of the same name in one step, when all data are on the disk. Before this step, and

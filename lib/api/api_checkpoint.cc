@@ -34,13 +34,18 @@ absl::StatusOr<CheckpointOptions> ToCheckpointOptions(const entrain_checkpoint_c
   ENTRAIN_RETURN_IF_ERROR(CheckSwitch("rank0_only", known.rank0_only));
   ENTRAIN_RETURN_IF_ERROR(CheckSwitch("cpu_offload", known.cpu_offload));
   ENTRAIN_RETURN_IF_ERROR(CheckTimeout(known.timeout_ns));
+  ENTRAIN_RETURN_IF_ERROR(CheckSwitch("overwrite", known.overwrite));
+  if (known.reserved != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("reserved: ", known.reserved, " is not 0"));
+  }
   constexpr const char* kDefault = "local_sgd_ckpt";
   return CheckpointOptions{.directory = known.save_dir == nullptr ? kDefault : known.save_dir,
                            .name = known.ckpt_name == nullptr ? kDefault : known.ckpt_name,
                            .kind = CheckpointKind{known.kind},
                            .full = known.full_state_dict != 0,
                            .rank0_only = known.rank0_only != 0,
-                           .timeout_ns = known.timeout_ns};
+                           .timeout_ns = known.timeout_ns,
+                           .overwrite = known.overwrite != 0};
 }
 
 // Converts the options of a checkpoint that the caller's functions write or read. Both arguments

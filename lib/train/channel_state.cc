@@ -89,6 +89,7 @@ absl::Status ChannelState::Prepare(AllRanks& all, CheckpointKind kind, absl::Sta
 
 absl::Status ChannelState::Save(const CheckpointOptions& given) {
   CheckpointOptions options = given;
+  options.overwrite |= continues_;
   bool repeated = false;
   const auto save = [&](AllRanks& all, std::string*) -> absl::Status {
     options.takes_over = std::exchange(repeated, true);
@@ -199,6 +200,7 @@ absl::Status ChannelState::Restore(AllRanks& all, absl::string_view doing, absl:
     return status;
   }
   ++moves_;
+  continues_ = true;
   record_.Clear();
   if (const absl::Status applied =
           Annotate(state->Apply(all.deadline()), absl::StrCat("acco: ", doing));

@@ -58,6 +58,8 @@ class ChannelState final : public StateOwner {
 
   // Counts a call that changes the state.
   void Move() { ++moves_; }
+  // Must be called if this rank has joined a run.
+  void Continue() { continues_ = true; }
   // Adds an array of the caller to the run's state. Does not copy it: `data` must stay valid until
   // this object is destroyed.
   absl::Status AddState(absl::string_view name, Holder holder, DType dtype, void* data,
@@ -92,7 +94,8 @@ class ChannelState final : public StateOwner {
   const Parts parts_;
   CallersArrays callers_;
   ChannelRecord record_;
-  int64_t moves_ = 0;  // calls that changed the state
+  int64_t moves_ = 0;       // calls that changed the state
+  bool continues_ = false;  // the run goes on from an earlier one, or has a newcomer's state
 };
 
 }  // namespace entrain

@@ -36,6 +36,7 @@ struct CheckpointOptions {
   bool full = true;
   bool rank0_only = true;  // for a load: only rank 0 reads files
   int64_t timeout_ns = 0;
+  bool overwrite = false;  // for a save: a checkpoint of a later step may be replaced
   // For a save that is repeated after a loss: the lost writer may be stopped in the middle of it
   // (FileTarget::Create).
   bool takes_over = false;

@@ -56,6 +56,7 @@ class Saver {
   absl::Status Prepare();
   absl::Status PrepareFunctions();
   absl::Status PrepareFile();
+  absl::Status CheckMayReplace(const Manifest& old) const;
   void Bring();
   ConstBytes BytesOf(const Brought& brought);
   Manifest Draft() const;
@@ -132,6 +133,7 @@ absl::Status Saver::PrepareFile() {
     const auto old = CheckpointReader::Open(path_);
     if (old.ok()) {
       old_files_ = (*old)->manifest().files;
+      ENTRAIN_RETURN_IF_ERROR(CheckMayReplace((*old)->manifest()));
     }
     ENTRAIN_ASSIGN_OR_RETURN(auto file, FileTarget::Create(path_, options_.takes_over));
     file_ = file.get();
@@ -141,6 +143,16 @@ absl::Status Saver::PrepareFile() {
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status Saver::CheckMayReplace(const Manifest& old) const {
+  if (options_.overwrite || old.step <= step_) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      path_, " is of step ", old.step, ", and this run, which has begun anew, is at step ", step_,
+      ": an earlier run would be lost. Load its checkpoint to continue it, save elsewhere, or set "
+      "overwrite"));
 }
 
 // Puts layers first, because WriteLayers makes each layer from the pieces of several ranks.

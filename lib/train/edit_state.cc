@@ -151,6 +151,7 @@ absl::Status EditState::Save(const CheckpointOptions& given) {
   }
   std::string unused;
   CheckpointOptions options = given;
+  options.overwrite |= continues_;
   bool repeated = false;
   return parts_.runner.MakeJointCall(
       [&] { return Everybody(options.timeout_ns); },
@@ -293,6 +294,7 @@ absl::Status EditState::Restore(AllRanks& all, absl::string_view doing, int64_t 
     return status;
   }
   ++moves_;
+  continues_ = true;
   if (const absl::Status applied =
           Annotate(state->Apply(all.deadline()), absl::StrCat("edit: ", doing));
       !applied.ok()) {

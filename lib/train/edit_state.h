@@ -54,7 +54,8 @@ class EditState final : public StateOwner {
     Worker& worker;
     const RoundCloser* closer;  // null: rounds need all replicas
   };
-  explicit EditState(const Parts& parts) : parts_(parts) {}
+  // `continues`: this replica has joined a run.
+  EditState(const Parts& parts, bool continues) : parts_(parts), continues_(continues) {}
 
   // Counts a call that changes the state.
   void Move() { ++moves_; }
@@ -107,6 +108,7 @@ class EditState final : public StateOwner {
   const Parts parts_;
   CallersArrays callers_;
   int64_t moves_ = 0;  // calls that changed the state
+  bool continues_;     // the run goes on from an earlier one, or has a newcomer's state
 };
 
 }  // namespace entrain

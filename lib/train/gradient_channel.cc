@@ -124,6 +124,7 @@ absl::Status GradientChannel::JoinMembers(Communicator& own, int64_t wait_ns) {
   ENTRAIN_RETURN_IF_ERROR(round_.AllocateForNewcomer());
   ChannelNewcomer newcomer(options_, round_, own);
   ENTRAIN_RETURN_IF_ERROR(newcomer.Join(wait_ns));
+  state_.Continue();
   base_bytes_ = round_.ranks().bytes_sent();
   ranks_ = newcomer.ranks();
   joins_before_ = round_.ranks().joins();

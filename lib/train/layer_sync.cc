@@ -216,7 +216,8 @@ absl::Status LayerSync::Start(std::optional<int64_t> wait_ns) {
   gates_.emplace(*worker_, error_, layers, prefetch_);
   state_.emplace(EditState::Parts{*mesh_, *shards_, options_, *schedule_, *trigger_, exchange_,
                                   counter_, behind_, results_, *gates_, *runner_, error_, *worker_,
-                                  membership_.closer()});
+                                  membership_.closer()},
+                 /*continues=*/wait_ns.has_value());
   ENTRAIN_RETURN_IF_ERROR(shards_->SetGate(&*gates_));
   if (Watches(membership_)) {  // the first job starts the thread
     ENTRAIN_RETURN_IF_ERROR(worker_->Post([] { return absl::OkStatus(); }).status());

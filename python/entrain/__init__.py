@@ -11,6 +11,7 @@ from ._library import library_path, program_path
 from ._options import AccoOptions
 from .acco import ACCO, AccoGroup, AccoInfo, AccoLoss
 from .arrays import DType
+from .checkpoints import checkpoints_in
 from .collectives import CallOptions, Received
 from .comm import Batch, Comm, CommStats, Member, Registration, Runtime
 from .errors import (Aborted, Error, ErrorRecord, FailedPrecondition, Internal, InvalidArgument, Mismatch, PeerLost, Phase,
@@ -28,5 +29,5 @@ __all__ = [
     "EditConfig", "EditInfo", "EditLoss", "EditReplica", "Error", "ErrorRecord", "FailedPrecondition", "Internal", "InvalidArgument",
     "Member", "Mesh", "Mismatch", "Op", "Optim", "OptimInfo", "PeerLost", "Phase", "Received", "Reduced", "Reduction", "Registration",
     "ResourceExhausted", "Runtime", "Scope", "Shard", "ShardLayer", "ShardStats", "StaleGeneration", "State", "StateEntry", "Store",
-    "TimedOut", "Unimplemented", "WSAM", "Work", "WorkInfo", "__version__", "flight_dump", "library_path", "program_path",
+    "TimedOut", "Unimplemented", "WSAM", "Work", "WorkInfo", "__version__", "checkpoints_in", "flight_dump", "library_path", "program_path",
 ]

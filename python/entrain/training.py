@@ -229,11 +229,13 @@ class Checkpointed(Trained):
                    lib.ENTRAIN_STATE_RANK if per_rank else lib.ENTRAIN_STATE_ALL)
 
     def save(self, directory: Optional[str] = None, name: Optional[str] = None, *, kind: str = "portable",
-             one_file: bool = True, timeout: Optional[float] = None) -> None:
+             one_file: bool = True, overwrite: bool = False, timeout: Optional[float] = None) -> None:
         """Saves to directory/name.ckpt (both default to "local_sgd_ckpt"). kind: "portable" (any number of replicas
         and ranks can continue from it) or "exact" (the same mesh continues with equal bits). one_file: rank 0 writes
-        everything. Otherwise each rank writes a file of its own. Collective. The checkpoint is complete or absent."""
-        self._checkpoint("save", directory, name, kind, timeout, full_state_dict=one_file)
+        everything. Otherwise each rank writes a file of its own. overwrite: a run that has begun anew may replace a
+        checkpoint of a later step; otherwise that is FailedPrecondition. Collective. The checkpoint is complete or
+        absent."""
+        self._checkpoint("save", directory, name, kind, timeout, full_state_dict=one_file, overwrite=overwrite)
 
     def load(self, directory: Optional[str] = None, name: Optional[str] = None, *, kind: str = "portable",
              rank0_only: bool = True, timeout: Optional[float] = None) -> None:

@@ -396,7 +396,7 @@ static void check_edit_info(void) {
 }
 
 static void check_checkpoint_config(void) {
-  SIZE(entrain_checkpoint_config_t, 48);
+  SIZE(entrain_checkpoint_config_t, 56);
   AT(entrain_checkpoint_config_t, size, 0);
   AT(entrain_checkpoint_config_t, save_dir, 8);
   AT(entrain_checkpoint_config_t, ckpt_name, 16);
@@ -405,6 +405,8 @@ static void check_checkpoint_config(void) {
   AT(entrain_checkpoint_config_t, rank0_only, 32);
   AT(entrain_checkpoint_config_t, cpu_offload, 36);
   AT(entrain_checkpoint_config_t, timeout_ns, 40);
+  AT(entrain_checkpoint_config_t, overwrite, 48);
+  AT(entrain_checkpoint_config_t, reserved, 52);
 }
 
 static void check_checkpoint_functions(void) {

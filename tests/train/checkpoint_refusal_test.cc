@@ -52,6 +52,52 @@ TEST(Replacing, LeavesOneCheckpoint) {
   EXPECT_THAT(directory.Files(), ::testing::ElementsAre("run.ckpt"));
 }
 
+// A launcher may start a run again, which begins anew at step 0 and saves under the old names.
+TEST(Replacing, NeverUndoesALaterRun) {
+  const Directory directory;
+  const CheckpointOptions options = To(directory, CheckpointKind::kPortable, {true, true});
+  RunReplicas({2, 1}, Layers(), [&](Replica& r) {
+    Trainee trainee(r, Judged());
+    trainee.Step();
+    trainee.Step();
+    trainee.Step([&] { EXPECT_EQ(r.edit().state().Save(options), absl::OkStatus()); });
+  });
+  const std::string later = Bytes(directory.File("run.ckpt"));
+  RunReplicas({2, 1}, Layers(), [&](Replica& r) {
+    Trainee trainee(r, Judged());
+    trainee.Step();
+    trainee.Step([&] {
+      const absl::Status refused = r.edit().state().Save(options);
+      EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+      EXPECT_THAT(
+          std::string(refused.message()),
+          AllOf(HasSubstr("run.ckpt is of step 2, and this run, which has begun anew, is at "
+                          "step 1"),
+                HasSubstr("set overwrite")));
+      r.MeetAll();
+      EXPECT_EQ(Bytes(directory.File("run.ckpt")), later);
+      r.MeetAll();
+      CheckpointOptions wanted = options;
+      wanted.overwrite = true;
+      EXPECT_EQ(r.edit().state().Save(wanted), absl::OkStatus());
+      EXPECT_NE(Bytes(directory.File("run.ckpt")), later);
+    });
+  });
+  // A run that has gone back to an earlier checkpoint by itself goes on from there.
+  std::filesystem::copy(directory.File("run.ckpt"), directory.File("earlier.ckpt"));
+  std::ofstream(directory.File("run.ckpt"), std::ios::binary) << later;
+  RunReplicas({2, 1}, Layers(), [&](Replica& r) {
+    Trainee trainee(r, Judged());
+    CheckpointOptions earlier = options;
+    earlier.name = "earlier";
+    EXPECT_EQ(r.edit().state().Load(earlier), absl::OkStatus());
+    EXPECT_FALSE(r.Forward());
+    EXPECT_EQ(r.edit().state().Save(options), absl::OkStatus());
+    r.MeetAll();
+    EXPECT_NE(Bytes(directory.File("run.ckpt")), later);
+  });
+}
+
 // Makes files as if a process had been killed while it saved step-1, in files of its ranks.
 void LeaveHalfASave(const Directory& directory) {
   std::ofstream(directory.File("step-1.ckpt.tmp"), std::ios::binary) << std::string(

@@ -88,7 +88,8 @@ struct Parts {
   RoundRunner runner{worker, exchange, results, error, nullptr};
   LayerGates gates{worker, error, slab.layers(), 0};
   EditState state{{*r.mesh(), r.shards(), options, schedule, trigger, exchange, counter, behind,
-                   results, gates, runner, error, worker, nullptr}};
+                   results, gates, runner, error, worker, nullptr},
+                  false};
 };
 
 void WithParts(const EditOptions& options, const std::function<void(Parts&)>& body) {

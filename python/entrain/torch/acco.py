@@ -7,6 +7,7 @@
             break"""
 from __future__ import annotations
 
+import os
 from typing import Any, Dict, List, Mapping, Optional, Tuple, Type, TypeVar, Union
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from ..acco import ACCO as Channel
 from ..acco import AccoGroup, AccoInfo
+from ..checkpoints import check_keep, remove_old_checkpoints, resume_from
 from ..comm import Comm
 from ..errors import invalid
 from ..optim import Optim
@@ -154,6 +156,29 @@ class ACCO:
     def stop(self) -> None:
         """Ends the run at the first commit that learns of this call. Local; any rank may call it."""
         self._channel.stop()
+
+    def save(self, directory: "str | os.PathLike[str]", name: str = "local_sgd_ckpt", *, exact: bool = True,
+             one_file: bool = True, keep: Optional[int] = None, overwrite: bool = False) -> None:
+        """Saves `directory`/`name`.ckpt: masters, the optimizer's arrays and counts. exact: also the gradients that were added
+        and not committed, so that the run continues bit for bit with the same ranks. Otherwise other numbers of ranks can
+        continue from it. one_file: rank 0 writes everything. Otherwise each rank writes a file of its own. keep: then
+        removes all checkpoints of the directory but this number of newest ones (see entrain.checkpoints_in). A run that
+        has begun anew never replaces a checkpoint of a later commit (FailedPrecondition), unless overwrite is set. Call it
+        between a `step` that installed and the next backward pass, on all ranks at the same commit. Collective; blocks."""
+        check_keep("save", keep)
+        self._channel.save(os.fspath(directory), name, kind="exact" if exact else "portable", one_file=one_file, overwrite=overwrite)
+        if keep is not None and self._channel.reduce([]).rank == 0:
+            remove_old_checkpoints(directory, keep)
+
+    def load(self, directory: "str | os.PathLike[str]", name: str = "local_sgd_ckpt", *, exact: bool = True) -> None:
+        """Continues from a checkpoint of `save`; only rank 0 reads. On an error nothing has changed. Collective; blocks."""
+        self._channel.load(os.fspath(directory), name, kind="exact" if exact else "portable")
+        self.finished = bool(self._channel.info().finished)
+
+    def resume(self, directory: "str | os.PathLike[str]", *, exact: bool = True) -> Optional[str]:
+        """Continues from the newest checkpoint of `save` in the directory that is whole, and returns its name; None: there is
+        none, and the run begins. See EDiT.resume. Collective; blocks."""
+        return resume_from(self.comm, directory, lambda name: self.load(directory, name, exact=exact))
 
     def state_dict(self, *, exact: bool = True) -> Dict[str, Tensor]:
         """Returns copies of the state as tensors by name: the parameters' masters, the optimizer's arrays, and counts.

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..checkpoints import check_keep, remove_old_checkpoints, resume_from
 from ..comm import Comm
 from .._library import lib
 from ..errors import ErrorRecord, FailedPrecondition, invalid
@@ -488,11 +489,13 @@ class EDiT:
         return info.steps == info.last_sync_step
 
     def save(self, directory: "str | os.PathLike[str]", name: str = "local_sgd_ckpt", *, exact: bool = True,
-             one_file: bool = True) -> None:
+             one_file: bool = True, keep: Optional[int] = None, overwrite: bool = False) -> None:
         """Saves `directory`/`name`.ckpt: parameters, anchors, outer state, detectors and counts, but not the inner
         optimizer. The run continues with the bits that it would have without saving. exact: also saves the state of
         each replica, so that the run continues bit for bit on the same mesh. Otherwise other numbers of replicas can
-        continue from it. one_file: rank 0 writes everything. Otherwise each rank writes a file of its own.
+        continue from it. one_file: rank 0 writes everything. Otherwise each rank writes a file of its own. keep: then
+        removes all checkpoints of the directory but this number of newest ones (see entrain.checkpoints_in). A run that
+        has begun anew never replaces a checkpoint of a later step (FailedPrecondition), unless overwrite is set.
         Collective; blocks.
 
         Allowed between a step and the next forward pass, at these places only (otherwise FailedPrecondition):
@@ -505,8 +508,11 @@ class EDiT:
         In warm-up there is nothing to save: replicas are equal, so a new run needs only the state of model and
         optimizer, and local_sgd_warmup_steps minus the steps that were made."""
         self._check_outer("save")
+        check_keep("save", keep)
         self._come_to_save("save")
-        self._edit.save(os.fspath(directory), name, kind="exact" if exact else "portable", one_file=one_file)
+        self._edit.save(os.fspath(directory), name, kind="exact" if exact else "portable", one_file=one_file, overwrite=overwrite)
+        if keep is not None and self._edit.reduce([]).rank == 0:
+            remove_old_checkpoints(directory, keep)
 
     def load(self, directory: "str | os.PathLike[str]", name: str = "local_sgd_ckpt", *, exact: bool = True) -> None:
         """Continues from a checkpoint of `save`; only rank 0 reads. With exact=False, use a new inner optimizer. On
@@ -516,6 +522,14 @@ class EDiT:
         self._edit.load(os.fspath(directory), name, kind="exact" if exact else "portable")
         self._restart()
         self._reshard()
+
+    def resume(self, directory: "str | os.PathLike[str]", *, exact: bool = True) -> Optional[str]:
+        """Continues from the newest checkpoint of `save` in the directory that is whole, and returns its name. Returns None,
+        and does nothing, if there is none: the run begins. So a program that calls it once, before its first step, may be
+        started again by torchrun, Slurm or Kubernetes at any time. Files of the program's own that belong to the
+        checkpoint, as the optimizer's state, should have its name. A damaged checkpoint is passed over with a warning.
+        With join there is nothing to resume. As `load` otherwise. Collective; blocks."""
+        return resume_from(self.comm, directory, lambda name: self.load(directory, name, exact=exact))
 
     def state_dict(self, *, exact: bool = True) -> Dict[str, Tensor]:
         """Returns copies of the state that `save` would write, as tensors by name. Anchors and outer state have the names of

@@ -95,3 +95,37 @@ def test_errors_name_what_is_wrong():
     refused("join=1: the model has 0.bias, which does not train", "adamw", model=frozen, join=1)
     refused("join=0: the model has 1.running_mean, which does not train", "adamw",
             model=torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)), join=0)
+
+
+def test_a_run_resumes_from_the_newest_checkpoint(tmp_path):
+    def body(comm):
+        def start(seed):
+            model = build(seed)
+            return model, entrain.torch.ACCO(model, "adamw", comm=comm, lr=0.02, limit=40, method="dpu", min_microbatches=1,
+                                             max_microbatches=1)
+
+        def go(model, acco, first, last):
+            for number in range(first, last):
+                loss_of(model, comm.rank, number).backward()
+                acco.step(16)
+
+        through, acco = start(0)
+        assert acco.resume(tmp_path) is None
+        for first in range(0, 12, 4):
+            go(through, acco, first, first + 4)
+            acco.save(tmp_path, f"step-{first + 4}", keep=2)
+        go(through, acco, 12, 14)
+        acco.close()
+        assert entrain.checkpoints_in(tmp_path) == ["step-12", "step-8"]
+        model, acco = start(0)
+        go(model, acco, 0, 4)
+        with pytest.raises(entrain.FailedPrecondition, match="step-12.ckpt is of step .*, which has begun anew, is at step"):
+            acco.save(tmp_path, "step-12")
+        acco.close()
+        model, acco = start(5)
+        assert acco.resume(tmp_path) == "step-12"
+        go(model, acco, 12, 14)
+        assert torch.equal(flat(model), flat(through))
+        acco.close()
+
+    ranks(2, body)

@@ -532,6 +532,47 @@ assert edit.info.last_sync_step == 12
 """, 2, directory=str(tmp_path))
 
 
+def test_a_program_that_is_started_again_resumes_by_itself(tmp_path):
+    run(CHECKPOINTS + """
+import contextlib, os
+import pytest
+
+model, optimizer, edit = start(0)
+assert edit.resume(directory) is None  # there is none: the run begins
+
+
+def save(step):
+    if step in (2, 8, 11):
+        edit.save(directory, f"step-{step:04}", keep=2)
+
+
+through = go(model, optimizer, 0, 14, save), flat(model), edit.info.anchor_checksum
+edit.close()
+assert entrain.checkpoints_in(directory) == ["step-0011", "step-0008"]
+
+# It is started again, but does not resume: it must not undo what it has done before.
+model, optimizer, edit = start(0)
+go(model, optimizer, 0, 2)
+with pytest.raises(entrain.FailedPrecondition, match="step-0011.ckpt is of step 11, and this run, which has begun anew, is at step 2"):
+    edit.save(directory, "step-0011")
+with pytest.raises(entrain.InvalidArgument, match="keep is 0"):
+    edit.save(directory, "step-0002", keep=0)
+edit.close()
+
+# The newest checkpoint is damaged: the one before it counts.
+comm.barrier()
+if comm.rank == 0:
+    with open(os.path.join(directory, "step-0011.ckpt"), "r+b") as file:
+        file.truncate(os.path.getsize(file.name) // 2)
+comm.barrier()
+model, optimizer, edit = start(5)
+with pytest.warns(UserWarning, match="step-0011.ckpt") if comm.rank == 0 else contextlib.nullcontext():
+    assert edit.resume(directory) == "step-0008"
+assert edit.info.steps == 8
+edit.save(directory, "step-0008")  # a run that has resumed may
+""", 2, directory=str(tmp_path))
+
+
 def test_a_run_goes_on_from_warm_up_without_a_checkpoint_of_edit():
     # In warm-up replicas are equal: the state consists of model, optimizer and the number of steps.
     run(CHECKPOINTS + """
