@@ -206,8 +206,9 @@ ENTRAIN_API entrain_status_t entrain_comm_create(const entrain_comm_config_t* co
  * FAILED_PRECONDITION and lists both.
  *
  * If ENTRAIN_STORE is not set, one of the ranks serves the store. The first rule that applies determines this rank:
- * - If MASTER_ADDR and MASTER_PORT are set, as by torchrun: rank 0, at MASTER_ADDR on the first free port from
- *   MASTER_PORT + 1 to MASTER_PORT + 8. The other ranks find it there, also if neighbouring jobs have some of the ports.
+ * - If MASTER_ADDR and MASTER_PORT are set, as by torchrun: rank 0, at MASTER_ADDR on the first free one of eight ports that
+ *   follow from MASTER_PORT. They are in ENTRAIN_PORTS, or from 10000 to 28999. MASTER_PORT itself and its neighbours are
+ *   left to torch and to other jobs. The other ranks find the store, also if other jobs have some of the ports.
  * - If the launcher has started all ranks on one host: rank 0. Only processes of the same user can use the store.
  * - In a Slurm step: the first task on the first node of the step.
  * - Otherwise the call returns FAILED_PRECONDITION.

@@ -42,15 +42,11 @@ Stop Within(int64_t ns, const Stop& stop) {
   return {std::min(stop.deadline, Deadline::After(ns)), stop.cancelled};
 }
 
-// Returns the URL of port `i` of a store with several ports.
-absl::StatusOr<std::string> UrlOfPort(const Launch& launch, int i) {
-  absl::string_view where = launch.store_url;
-  if (launch.ports == 1 || !absl::ConsumePrefix(&where, "tcp://")) {
-    return launch.store_url;
-  }
-  ENTRAIN_ASSIGN_OR_RETURN(HostPort host, ParseHostPort(where));
-  host.port = static_cast<uint16_t>(host.port + i);
-  return absl::StrCat("tcp://", host.ToString());
+// Returns the URLs at which the store of a launch may be.
+std::vector<std::string> UrlsOf(const Launch& launch) {
+  std::vector<std::string> urls = {launch.store_url};
+  urls.insert(urls.end(), launch.other_urls.begin(), launch.other_urls.end());
+  return urls;
 }
 
 // Returns true if the store is that of this launch's job.
@@ -69,23 +65,23 @@ bool SomebodyListens(absl::string_view url, const Stop& stop) {
                      [&](const Address& address) { return Connect(address, stop).ok(); });
 }
 
-// Serves the store of a launch on its first free port. A neighbour's job may have a port, and this
-// job must not harm it. But a job with the same description is one that was started by mistake.
+// Serves the store of a launch on its first free port. Other jobs may have some of the ports, and this
+// job must not harm them. But a job with the same description is one that was started by mistake.
 absl::StatusOr<std::shared_ptr<Store>> ServeOnFreePort(const Launch& launch,
                                                        const Security& security) {
-  absl::Status first;
-  for (int i = 0; i < launch.ports; ++i) {
-    ENTRAIN_ASSIGN_OR_RETURN(const std::string url, UrlOfPort(launch, i));
+  absl::Status in_use;
+  for (const std::string& url : UrlsOf(launch)) {
     auto store = ServeStore(url, security);
     if (store.ok()) {
-      if (launch.ports > 1) {
+      if (!launch.job.empty()) {
         ENTRAIN_RETURN_IF_ERROR(
             (*store)->Set(kJobKey, launch.job, {Deadline::After(kStoreTimeout)}));
       }
       return store;
     }
-    if (!absl::IsFailedPrecondition(store.status()) || launch.ports == 1) {
-      return store.status();
+    in_use.Update(store.status());
+    if (!absl::IsFailedPrecondition(store.status()) || launch.job.empty()) {
+      return in_use;
     }
     const Stop brief{Deadline::After(kFirstAttempt)};
     if (const auto other = OpenStore(url, security, brief);
@@ -94,9 +90,8 @@ absl::StatusOr<std::shared_ptr<Store>> ServeOnFreePort(const Launch& launch,
           store.status().message(), " by another job with ", launch.job,
           "; give each job a MASTER_PORT of its own, or another ", kRunId, " for all its ranks"));
     }
-    first.Update(store.status());
   }
-  return Annotate(first, absl::StrCat("the ", launch.ports, " ports after MASTER_PORT are in use"));
+  return Annotate(in_use, "no port for the store is free; ENTRAIN_STORE names another store");
 }
 
 // Opens the store of a launch, whichever of its ports has it. Looks at another port only if somebody
@@ -106,18 +101,19 @@ absl::StatusOr<std::shared_ptr<Store>> OpenOnSomePort(const Launch& launch,
   absl::Status why;
   Deadline refused;
   for (int64_t attempt = kFirstAttempt;; attempt = std::min(2 * attempt, kMostAttempt)) {
-    for (int i = 0; i < launch.ports; ++i) {
-      ENTRAIN_ASSIGN_OR_RETURN(const std::string url, UrlOfPort(launch, i));
-      if (i > 0 && !SomebodyListens(url, Within(attempt, stop))) {
+    for (const std::string& url : UrlsOf(launch)) {
+      if (url != launch.store_url && !SomebodyListens(url, Within(attempt, stop))) {
         break;
       }
       auto store = OpenStore(url, security, Within(attempt, stop));
       if (store.ok() && IsOfJob(**store, launch, stop)) {
         return store;
       }
-      why = store.ok() ? absl::FailedPreconditionError(
-                             absl::StrCat("store ", url, " is that of another job"))
-                       : store.status();
+      if (url == launch.store_url) {  // what others say at the other ports says less
+        why = store.ok() ? absl::FailedPreconditionError(
+                               absl::StrCat("store ", url, " is that of another job"))
+                         : store.status();
+      }
       if (absl::IsFailedPrecondition(store.status())) {
         refused = std::min(refused, Deadline::After(kRefused));
       }
@@ -166,8 +162,8 @@ absl::StatusOr<std::shared_ptr<Store>> StoreOf(const Launch& launch, const Secur
     return StoresOfThisProcess().Serve(launch, security);
   }
   const Stop sooner = Within(kStoreTimeout, stop);
-  auto store = launch.ports > 1 ? OpenOnSomePort(launch, security, sooner)
-                                : OpenStore(launch.store_url, security, sooner);
+  auto store = !launch.job.empty() ? OpenOnSomePort(launch, security, sooner)
+                                   : OpenStore(launch.store_url, security, sooner);
   if (store.ok() || launch.store_origin.empty()) {
     return store;
   }

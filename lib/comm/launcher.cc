@@ -12,6 +12,7 @@
 
 #include "lib/base/status.h"
 #include "lib/comm/node_list.h"
+#include "lib/net/listener.h"
 
 namespace entrain {
 namespace {
@@ -74,7 +75,7 @@ absl::StatusOr<std::optional<int>> Integer(const EnvLookUp& env, const char* nam
   return std::optional<int>(value);
 }
 
-constexpr int kPorts = 8;       // Launch::ports, if the store is at MASTER_ADDR
+constexpr int kPorts = 8;       // number of ports that a store at MASTER_ADDR may have
 constexpr int kMost = 1 << 24;  // the largest rank or size that a variable may have
 
 // Returns the value of the first variable of `names` that is set. Writes the variable's name to
@@ -248,9 +249,34 @@ absl::StatusOr<Launch> DetectOne(const EnvLookUp& env) {
   return *std::move(first);
 }
 
+// Returns the ports of the store of a job with this MASTER_PORT, in the order in which rank 0 tries
+// them. The ports of two jobs are far apart even if their MASTER_PORTs are neighbours.
+absl::StatusOr<std::vector<int>> StorePorts(const EnvLookUp& env, int master) {
+  constexpr int kLow = 10000, kHigh = 28999;  // below the ports that kernels and users take
+  auto range = ParsePorts(env("ENTRAIN_PORTS").value_or(""));
+  if (!range.ok()) {
+    return Annotate(range.status(), "ENTRAIN_PORTS");
+  }
+  const int low = range->low == 0 ? kLow : range->low, high = range->low == 0 ? kHigh : range->high;
+  const int size = high - low + 1;
+  const int start =
+      static_cast<int>(static_cast<uint32_t>(master) * 2654435761u % static_cast<uint32_t>(size));
+  std::vector<int> ports;
+  for (int i = 0; i < std::min(kPorts, size); ++i) {
+    if (const int port = low + (start + i) % size; port != master) {
+      ports.push_back(port);
+    }
+  }
+  if (ports.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "ENTRAIN_PORTS=", low, "-", high, " has no port besides MASTER_PORT for the store"));
+  }
+  return ports;
+}
+
 absl::Status StoreFromMaster(const EnvLookUp& env, Launch* launch) {
   const auto address = env("MASTER_ADDR");
-  ENTRAIN_ASSIGN_OR_RETURN(const auto port, Integer(env, "MASTER_PORT", 1, 65534));
+  ENTRAIN_ASSIGN_OR_RETURN(const auto port, Integer(env, "MASTER_PORT", 1, 65535));
   if (!address.has_value() || !port.has_value()) {
     return absl::FailedPreconditionError(
         absl::StrCat("torchrun's ", address.has_value() ? "MASTER_PORT" : "MASTER_ADDR",
@@ -258,14 +284,19 @@ absl::Status StoreFromMaster(const EnvLookUp& env, Launch* launch) {
                      "ENTRAIN_STORE=tcp://10.0.0.1:4711"));
   }
   const bool bare_v6 = address->find(':') != std::string::npos && address->front() != '[';
-  launch->store_url =
-      absl::StrCat("tcp://", bare_v6 ? "[" : "", *address, bare_v6 ? "]" : "", ":", *port + 1);
+  const std::string host = absl::StrCat(bare_v6 ? "[" : "", *address, bare_v6 ? "]" : "");
+  ENTRAIN_ASSIGN_OR_RETURN(const std::vector<int> ports, StorePorts(env, *port));
+  std::vector<std::string>& urls = launch->other_urls;
+  for (const int at : ports) {
+    urls.push_back(absl::StrCat("tcp://", host, ":", at));
+  }
+  launch->store_url = urls.front();
+  urls.erase(urls.begin());
   launch->serve = launch->rank == 0;
-  launch->ports = std::min(kPorts, 65535 - *port);
   launch->job = absl::StrCat("MASTER_PORT ", *port, ", run id \"", env(kRunId).value_or(""), "\"");
-  launch->store_origin = absl::StrCat(
-      "rank 0 serves it, at MASTER_ADDR on the first free port from MASTER_PORT + 1 to + ",
-      launch->ports);
+  launch->store_origin =
+      absl::StrCat("rank 0 serves it at MASTER_ADDR, on the first free port of ",
+                   absl::StrJoin(ports, ", "), ", which follow from MASTER_PORT");
   return absl::OkStatus();
 }
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -21,10 +22,11 @@ struct Launch {
   int local_rank = -1, local_size = 0;  // on this host; -1 and 0: unknown
   std::string store_url;                // for OpenStore, or for ServeStore when `serve`
   bool serve = false;  // this rank must serve the store at store_url; other ranks open the store
-  // Above 1: the store is on one of this many ports, the first of which is that of store_url. The rank
-  // that serves takes the first port that is free, because a neighbour's job may have the others.
-  int ports = 1;
-  std::string job;  // with several ports: the text by which ranks know the store of their own job
+  // Not empty: the store is at store_url or at one of these. The rank that serves takes the first
+  // place that is free, because other jobs and programs may have some of the ports.
+  std::vector<std::string> other_urls;
+  // With other_urls: the text by which ranks know the store of their own job.
+  std::string job;
   // A text for messages: which rank serves the store, and where store_url comes from. Empty:
   // store_url is the value of ENTRAIN_STORE.
   std::string store_origin;
@@ -52,7 +54,9 @@ using ProcessLookUp = std::function<absl::StatusOr<std::string>(const std::strin
 // Returns the launch of this process. The store is the first entry of this list that applies:
 //   ENTRAIN_STORE: another process serves it
 //   MASTER_ADDR and MASTER_PORT (set by torchrun or the user): rank 0 serves it at MASTER_ADDR, on
-//     the first free port from MASTER_PORT + 1 on (torch itself uses MASTER_PORT)
+//     the first free one of eight ports that follow from MASTER_PORT (torch itself uses MASTER_PORT).
+//     They are in ENTRAIN_PORTS, or from 10000 to 28999. They are never neighbours of MASTER_PORT,
+//     because users give these to their next jobs
 //   a world of one rank: a store inside this process
 //   all ranks on this host: "local:", rank 0 serves it
 //   a Slurm step on one node: "local:", rank 0 serves it

@@ -131,11 +131,12 @@ class Occupied {
   int fd_, port_ = 0;
 };
 
-// Returns the variables that torchrun sets for a rank of two whose store is at `port`.
+// Returns the variables that torchrun sets for a rank of two. The first choice for its store is `port`.
 Variables Torchrun(int rank, int port, Variables more = {}) {
   more.insert(more.end(),
               {"RANK=" + std::to_string(rank), "WORLD_SIZE=2", "LOCAL_RANK=" + std::to_string(rank),
-               "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + std::to_string(port - 1)});
+               "MASTER_ADDR=127.0.0.1", "MASTER_PORT=9000",
+               "ENTRAIN_PORTS=" + std::to_string(port) + "-" + std::to_string(port + 7)});
   return more;
 }
 
@@ -182,9 +183,9 @@ TEST(FromEnv, AWorldOfOneBesideAnUnknownLauncherIsAWarning) {
   }
 }
 
-// A neighbour's job may have the port after MASTER_PORT: then the store is on a later one. This
-// neighbour accepts connections and says nothing.
-TEST(FromEnv, APortThatANeighbourHasIsPassedOver) {
+// Somebody has the port: then the store is on a later one. This one accepts connections and says
+// nothing.
+TEST(FromEnv, APortThatAnotherProgramHasIsPassedOver) {
   const Occupied occupied;
   Program first(Torchrun(0, occupied.port()));
   Program second(Torchrun(1, occupied.port()));
@@ -195,13 +196,12 @@ TEST(FromEnv, APortThatANeighbourHasIsPassedOver) {
   }
 }
 
-// Here the neighbour is a job of this library, which waits for its second rank. It must not meet one of
-// this job.
-TEST(FromEnv, JobsWhosePortsAreNeighboursDoNotMeet) {
+// Here a job of this library has the port, and waits for its second rank. It must not meet one of this
+// job.
+TEST(FromEnv, JobsWithTheSamePortsDoNotMeet) {
   Occupied occupied;
   const int port = occupied.port();
   occupied.Close();
-  // The neighbour's store is at `port`, and so is the first choice of this job.
   Variables neighbour = Torchrun(0, port);
   Variables here = Torchrun(0, port), there = Torchrun(1, port);
   neighbour.push_back("ENTRAIN_RUN_ID=the neighbour's");
@@ -264,8 +264,7 @@ TEST(FromEnv, AStoreThatNobodyServesIsGivenUpLongBeforeTheDeadlineOfOperations) 
   occupied.Close();  // now the port has no listener
   const Ended ended = Program(Torchrun(1, occupied.port())).Wait();
   ExpectRefused(ended, "ENTRAIN_PEER_LOST", "127.0.0.1:" + std::to_string(occupied.port()));
-  EXPECT_THAT(ended.err,
-              HasSubstr("rank 0 serves it, at MASTER_ADDR on the first free port from "));
+  EXPECT_THAT(ended.err, HasSubstr("rank 0 serves it at MASTER_ADDR, on the first free port of "));
   EXPECT_GT(ended.seconds, 25);
   EXPECT_LT(ended.seconds, 40);
 }

@@ -1,7 +1,9 @@
 #include "lib/comm/launcher.h"
 
+#include <algorithm>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -97,22 +99,46 @@ TEST(Launcher, TorchrunsCountOfRestartsIsNotTrustedAcrossAgents) {
   }
 }
 
-TEST(Launcher, TorchrunServesOnThePortAfterMasters) {
+int PortOf(const std::string& url) {
+  return std::stoi(url.substr(url.rfind(':') + 1));
+}
+
+TEST(Launcher, TorchrunsRank0ServesOnAPortThatFollowsFromMasters) {
   const auto other = Detect(Torch());
-  EXPECT_EQ(other->store_url, "tcp://10.0.0.9:29501");
+  EXPECT_THAT(other->store_url, testing::StartsWith("tcp://10.0.0.9:"));
   EXPECT_FALSE(other->serve);
   const auto first = Detect(With(Torch(), {{"RANK", "0"}, {"LOCAL_RANK", "0"}}));
-  EXPECT_EQ(first->store_url, "tcp://10.0.0.9:29501");
+  EXPECT_EQ(first->store_url, other->store_url);
+  EXPECT_EQ(first->other_urls, other->other_urls);
   EXPECT_TRUE(first->serve);
 }
 
-// Rank 0 may find the port after the master's in the hands of a neighbour's job.
-TEST(Launcher, TheStoreOfTheMasterHasSeveralPorts) {
-  const auto launch = Detect(Torch());
-  EXPECT_EQ(launch->ports, 8);
-  EXPECT_THAT(launch->job, HasSubstr("MASTER_PORT 29500"));
-  EXPECT_EQ(Detect(With(Torch(), {{"MASTER_PORT", "65532"}}))->ports, 3);
-  EXPECT_EQ(Detect(With(Torch(), {{"ENTRAIN_STORE", "mem:x"}}))->ports, 1);
+// Users give neighbouring MASTER_PORTs to their next jobs: a store must not take them.
+TEST(Launcher, TheStoreIsFarFromTheMastersOfOtherJobs) {
+  std::vector<int> ports;
+  for (int master = 29500; master < 29516; ++master) {
+    const auto launch = Detect(With(Torch(), {{"MASTER_PORT", std::to_string(master)}}));
+    EXPECT_EQ(launch->other_urls.size(), 7u);
+    EXPECT_THAT(launch->job, HasSubstr("MASTER_PORT " + std::to_string(master)));
+    ports.push_back(PortOf(launch->store_url));
+    EXPECT_THAT(ports.back(), testing::AllOf(testing::Ge(10000), testing::Le(28999)));
+  }
+  std::sort(ports.begin(), ports.end());
+  for (size_t i = 1; i < ports.size(); ++i) {
+    EXPECT_GT(ports[i] - ports[i - 1], 8);
+  }
+  EXPECT_THAT(Detect(With(Torch(), {{"ENTRAIN_STORE", "mem:x"}}))->other_urls, testing::IsEmpty());
+}
+
+TEST(Launcher, TheStoreIsInTheRangeThatTheUserGives) {
+  const auto launch =
+      Detect(With(Torch(), {{"ENTRAIN_PORTS", "29500-29502"}, {"MASTER_PORT", "29500"}}));
+  std::vector<std::string> urls = launch->other_urls;
+  urls.push_back(launch->store_url);
+  EXPECT_THAT(urls, testing::UnorderedElementsAre("tcp://10.0.0.9:29501", "tcp://10.0.0.9:29502"));
+  EXPECT_THAT(Error(With(Torch(), {{"ENTRAIN_PORTS", "29500"}})),
+              HasSubstr("no port besides MASTER_PORT"));
+  EXPECT_THAT(Error(With(Torch(), {{"ENTRAIN_PORTS", "many"}})), HasSubstr("ENTRAIN_PORTS"));
 }
 
 TEST(Launcher, TheRunIdTellsJobsApart) {
@@ -132,7 +158,7 @@ TEST(Launcher, AProcessThatJoinsNeedsOnlyThePlace) {
   };
   const auto master = DetectStore(look_up({{"MASTER_ADDR", "n1"}, {"MASTER_PORT", "4000"}}));
   ASSERT_TRUE(master.ok()) << master.status();
-  EXPECT_EQ(master->store_url, "tcp://n1:4001");
+  EXPECT_THAT(master->store_url, testing::StartsWith("tcp://n1:"));
   EXPECT_EQ(master->job, DetectStore(look_up(With(Torch(), {{"MASTER_PORT", "4000"}})))->job);
   EXPECT_FALSE(DetectStore(look_up(With(Torch(), {{"RANK", "0"}, {"LOCAL_RANK", "0"}})))->serve);
   const auto store =
@@ -144,16 +170,16 @@ TEST(Launcher, AProcessThatJoinsNeedsOnlyThePlace) {
 }
 
 TEST(Launcher, TorchrunMasterMayBeIPv6) {
-  EXPECT_EQ(Detect(With(Torch(), {{"MASTER_ADDR", "fd00::1"}}))->store_url,
-            "tcp://[fd00::1]:29501");
-  EXPECT_EQ(Detect(With(Torch(), {{"MASTER_ADDR", "[fd00::1]"}}))->store_url,
-            "tcp://[fd00::1]:29501");
+  for (const char* const address : {"fd00::1", "[fd00::1]"}) {
+    EXPECT_THAT(Detect(With(Torch(), {{"MASTER_ADDR", address}}))->store_url,
+                testing::StartsWith("tcp://[fd00::1]:"));
+  }
 }
 
 TEST(Launcher, TorchrunWithoutMasterNamesWhatIsMissing) {
   EXPECT_THAT(Error(Without(Torch(), "MASTER_PORT")), HasSubstr("MASTER_PORT"));
   EXPECT_THAT(Error(Without(Torch(), "MASTER_ADDR")), HasSubstr("MASTER_ADDR"));
-  EXPECT_THAT(Error(With(Torch(), {{"MASTER_PORT", "65535"}})), HasSubstr("MASTER_PORT=\"65535\""));
+  EXPECT_THAT(Error(With(Torch(), {{"MASTER_PORT", "65536"}})), HasSubstr("MASTER_PORT=\"65536\""));
 }
 
 TEST(Launcher, TorchrunVariablesWithoutLocalRankAreNotTrusted) {
@@ -237,7 +263,7 @@ TEST(Launcher, Kubernetes) {
   // The Job's first pod can serve instead.
   const auto master = Detect(With(Without(Kubernetes(), "ENTRAIN_STORE"),
                                   {{"MASTER_ADDR", "train-0.train"}, {"MASTER_PORT", "4000"}}));
-  EXPECT_EQ(master->store_url, "tcp://train-0.train:4001");
+  EXPECT_THAT(master->store_url, testing::StartsWith("tcp://train-0.train:"));
   EXPECT_FALSE(master->serve);
 }
 
@@ -346,7 +372,7 @@ TEST(Launcher, MasterMayBeSetUnderAnyLauncher) {
     const auto launch = Detect(
         With(Without(env, "ENTRAIN_STORE"), {{"MASTER_ADDR", "node1"}, {"MASTER_PORT", "4000"}}));
     ASSERT_TRUE(launch.ok()) << launch.status();
-    EXPECT_EQ(launch->store_url, "tcp://node1:4001");
+    EXPECT_THAT(launch->store_url, testing::StartsWith("tcp://node1:"));
   }
 }
 

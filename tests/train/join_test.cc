@@ -105,6 +105,7 @@ TEST(Join, TwoMoreThanThereWere) {
 TEST(Join, WhileTheMembersSave) {
   for (const int shards : {1, 2}) {
     SharedMemory shared;
+    const TempDirectory directory;
     Job job;
     job.members = 2;
     job.newcomers = 2;
@@ -112,7 +113,7 @@ TEST(Join, WhileTheMembersSave) {
     job.options.most_replicas = job.options_of_newcomers.most_replicas = 4;
     job.expected = {0, 1, 2, 3};
     job.ends = 4 * shards;
-    job.saves_to = testing::TempDir();
+    job.saves_to = directory.path();
     RunJob(job, shared);
     std::vector<int> all(static_cast<size_t>(job.processes()));
     std::iota(all.begin(), all.end(), 0);
