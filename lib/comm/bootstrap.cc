@@ -12,7 +12,7 @@
 namespace entrain {
 namespace {
 
-constexpr uint32_t kCardVersion = 6;
+constexpr uint32_t kCardVersion = 7;
 // The time limit of the query to the store in NameAbsent.
 constexpr int64_t kAskNs = 200 * kMillisecond;
 constexpr size_t kFixedParts = 4;  // parts of a card before its addresses

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "lib/base/log.h"
 #include "lib/base/text.h"
 
 namespace entrain {
@@ -30,6 +31,7 @@ Inquiry::Inquiry(InquiryOwner& owner, const Peers& peers, const CallFunnel& funn
       clock_(clock),
       membership_(peers.rank(), peers.size()),
       excuses_(static_cast<size_t>(peers.size())),
+      instead_(static_cast<size_t>(peers.size()), CallFunnel::kPing),
       refusals_(static_cast<size_t>(peers.size())),
       silence_ns_(silence_ns),
       silence_(peers.size()),
@@ -77,11 +79,16 @@ void Inquiry::Tell(const CallWork& work) {
   owner_.NeedFlush();
 }
 
+CallWork* Inquiry::Unwarned() const {
+  CallWork* const oldest = open_.OldestCollective();
+  return oldest != nullptr && oldest->started_ns() > warned_ns_ ? oldest : nullptr;
+}
+
 Deadline Inquiry::NextWatch() const {
-  const CallWork* const untold = Untold();
-  return std::min(NextQuestion(), untold == nullptr
-                                      ? Deadline::Never()
-                                      : Deadline::From(untold->started_ns(), kCompareNs));
+  const auto after = [](const CallWork* work, int64_t ns) {
+    return work == nullptr ? Deadline::Never() : Deadline::From(work->started_ns(), ns);
+  };
+  return std::min({NextQuestion(), after(Untold(), kCompareNs), after(Unwarned(), kWarnNs)});
 }
 
 Deadline Inquiry::NextQuestion() const {
@@ -106,6 +113,11 @@ void Inquiry::Watch(int64_t now_ns) {
   if (const CallWork* const untold = Untold();
       untold != nullptr && now_ns - untold->started_ns() >= kCompareNs) {
     Tell(*untold);
+  }
+  if (CallWork* const unwarned = Unwarned();
+      unwarned != nullptr && now_ns - unwarned->started_ns() >= kWarnNs) {
+    warned_ns_ = unwarned->started_ns();
+    warns_ = Ask(unwarned, now_ns, Membership::kAnswerToOthersNs);
   }
   const int64_t allowed = silence_ns();
   const CallWork* const oldest = allowed > 0 ? open_.Oldest() : nullptr;
@@ -216,6 +228,8 @@ bool Inquiry::OnAnswer(const Endpoint& from, int rank, Reader& reader) {
   const auto nonce = reader.Get<uint32_t>();
   auto answer = reader.Get<Answer>();
   const auto more_ns = reader.Get<int64_t>();
+  const auto tag = reader.Get<uint32_t>();
+  const CallId instead{tag, reader.Get<uint32_t>()};
   const auto excuse = DecodeStatus(reader.GetText(kMaxControlBytes));
   if (!reader.Finished() || answer == Answer::kNone || answer > Answer::kAbsent || !excuse) {
     return false;
@@ -233,12 +247,14 @@ bool Inquiry::OnAnswer(const Endpoint& from, int rank, Reader& reader) {
     return false;
   }
   excuses_[static_cast<size_t>(rank)] = *excuse;
+  instead_[static_cast<size_t>(rank)] = instead;
   return membership_.next_tick().Passed(now);
 }
 
 void Inquiry::OnFinished(const CallWork* work) {
   if (work == asked_) {
     asked_ = nullptr;
+    warns_ = false;
     membership_.OnFinished();
     TellThoseWhoAsked(absl::OkStatus());
   }
@@ -246,6 +262,7 @@ void Inquiry::OnFinished(const CallWork* work) {
 
 void Inquiry::Stop(const absl::Status& why) {
   asked_ = nullptr;
+  warns_ = false;
   TellThoseWhoAsked(why);
 }
 
@@ -282,12 +299,25 @@ void Inquiry::TellThoseWhoAsked(const absl::Status& why) {
   }
 }
 
+void Inquiry::Warn(const CallWork& work, const Finding& finding) {
+  const auto member = static_cast<size_t>(finding.awaited);
+  if (finding.awaited < 0 || instead_[member] == CallFunnel::kPing ||
+      funnel_.HasMade(finding.awaited, Asked::kCollective, instead_[member])) {
+    return;
+  }
+  ENTRAIN_LOG(kWarning, "rank ", peers_.rank(), " has waited ",
+              (clock_.Now() - work.started_ns()) / kSecond,
+              " s: ", words_.HeldUp(work, finding).message(),
+              ". If no thread makes the missing call, both wait until a deadline");
+}
+
 void Inquiry::TakeVerdict(const Membership::Verdict& verdict, int64_t now_ns) {
   if (verdict.lost) {
     owner_.Fail(Loss(verdict.guilty, lost_why_));
     return;
   }
   CallWork* const work = std::exchange(asked_, nullptr);
+  const bool warns = std::exchange(warns_, false);
   if (work == nullptr) {
     return;
   }
@@ -297,6 +327,9 @@ void Inquiry::TakeVerdict(const Membership::Verdict& verdict, int64_t now_ns) {
     finding.blame.late_ranks = static_cast<int32_t>(verdict.late.size());
     owner_.Fail(words_.TimedOut(*work, finding, now_ns));
   } else {
+    if (warns) {
+      Warn(*work, finding);
+    }
     TellThoseWhoAsked(finding.awaited < 0 ? absl::OkStatus() : words_.HeldUp(*work, finding));
   }
 }

@@ -12,6 +12,11 @@
 // message shows it. So when such a call has been open for kCompareNs, this rank sends its descriptor
 // to its neighbours once (Query::compares). Other collectives are compared when their data arrive.
 //
+// Ranks that are in different calls wait for each other until a deadline. So when the oldest open
+// collective has been open for kWarnNs, this rank asks the members about it once, and logs a warning
+// if one of them waits in another collective instead, which this rank has not made. It is no error:
+// another thread may still make the calls.
+//
 // Thread safety: none. Belongs to the communicator's driver. Any thread may call SetSilence and
 // silence_ns.
 #pragma once
@@ -51,7 +56,7 @@ class InquiryOwner {
 
 class Inquiry {
  public:
-  static constexpr int64_t kCompareNs = kSecond;
+  static constexpr int64_t kCompareNs = kSecond, kWarnNs = 5 * kSecond;
   // See ContextOwner::FindOut.
   using HeldUpBy = absl::AnyInvocable<void(const absl::Status& why)>;
 
@@ -111,6 +116,8 @@ class Inquiry {
  private:
   // Returns the oldest open gather or reduce that this rank has not told the others, or null.
   const CallWork* Untold() const;
+  // Returns the oldest open collective if this rank has not asked about it for a warning, or null.
+  CallWork* Unwarned() const;
   // Sends the descriptor of the call to the ranks before and after this one.
   void Tell(const CallWork& work);
   // Returns the time at which Watch has something to do.
@@ -123,12 +130,15 @@ class Inquiry {
   // Returns true if bytes have come from the member since the last call, and notes their number.
   bool TakeReceived(int rank);
   void SendQuery(int rank, uint32_t nonce, Asked asked, CallId about, const Descriptor& mine);
-  // Returns true if an inquiry is under way only for callers of FindOut. The deadline of the call
+  // Returns true if an inquiry is under way only for callers of FindOut or a warning. The deadline of the call
   // in question has then not passed.
   bool AsksForOthers() const;
   // Asks the members about the call. Returns false if an inquiry about another call is under way.
   bool Ask(CallWork* work, int64_t now_ns, int64_t answer_ns);
   void TellThoseWhoAsked(const absl::Status& why);
+  // Logs the finding about a call whose deadline has not passed, if a warning was asked for and the
+  // awaited member waits in another call.
+  void Warn(const CallWork& work, const Finding& finding);
   void TakeVerdict(const Membership::Verdict& verdict, int64_t now_ns);
   Finding FindingOf(const CallWork& work, const Membership::Verdict& verdict) const;
   // Returns the finding for a call that all ranks have started.
@@ -146,14 +156,17 @@ class Inquiry {
   const FailureWords& words_;
   const Clock& clock_;
   Membership membership_;
-  absl::Status lost_why_;                  // the error of the lost path (Membership::losing)
-  CallWork* asked_ = nullptr;              // the call of the inquiry
-  std::vector<absl::Status> excuses_;      // by rank, from the rank's answer
+  absl::Status lost_why_;              // the error of the lost path (Membership::losing)
+  CallWork* asked_ = nullptr;          // the call of the inquiry
+  std::vector<absl::Status> excuses_;  // by rank, from the rank's answer
+  std::vector<CallId> instead_;  // by rank, from its answer: its oldest open collective, or kPing
   std::vector<HeldUpBy> those_who_asked_;  // callers of FindOut that wait for the verdict
   std::vector<Refusal> refusals_;          // by rank, the rank's last refusal
   std::atomic<int64_t> silence_ns_;
   PeerSilence silence_;
-  int64_t told_ns_ = 0;             // start of the last call that Tell has sent
+  int64_t warned_ns_ = 0;  // start of the last call about which this rank has asked for a warning
+  bool warns_ = false;     // the inquiry under way is for a warning too
+  int64_t told_ns_ = 0;    // start of the last call that Tell has sent
   int64_t watched_since_ns_ = 0;    // start of the oldest call, if it is watched; 0: none is
   std::vector<uint64_t> received_;  // by rank: Endpoint::received when it was last looked at
 };

@@ -40,6 +40,17 @@ CallWork* OpenCalls::Oldest() const {
   return oldest == works_.end() ? nullptr : *oldest;
 }
 
+CallWork* OpenCalls::OldestCollective() const {
+  CallWork* oldest = nullptr;
+  for (CallWork* work : works_) {
+    if (!work->wiring().point_to_point &&
+        (oldest == nullptr || work->started_ns() < oldest->started_ns())) {
+      oldest = work;
+    }
+  }
+  return oldest;
+}
+
 Deadline OpenCalls::FirstDeadline() const {
   Deadline first;
   for (const CallWork* work : works_) {

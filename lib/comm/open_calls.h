@@ -44,6 +44,8 @@ class OpenCalls final : public ComparedCalls {
   std::optional<OwnCall> OwnCollective(CallId call) const override;
   // Returns the open call with the earliest start by the caller, or null if no call is open.
   CallWork* Oldest() const;
+  // The same among the collectives. A receive may be open for any time, so it says little.
+  CallWork* OldestCollective() const;
   Deadline FirstDeadline() const override;
   // Returns an open call whose input or output overlaps these bytes, or null.
   const CallWork* UserOf(ConstBytes bytes) const;

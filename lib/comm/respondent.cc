@@ -65,9 +65,19 @@ void Respondent::Send(int rank, const Query& query, Answer answer, const absl::S
   if (funnel_.ended()) {
     return;  // the peer already knows why the communicator ended
   }
-  peers_.SendSoon(
-      rank, ControlKind::kAnswer,
-      Writer().Put(query.nonce).Put(answer).Put(more_ns).PutText(EncodeStatus(excuse)).Take());
+  const CallWork* const waits = open_.OldestCollective();
+  const CallId instead = waits == nullptr
+                             ? CallFunnel::kPing
+                             : CallId{waits->wiring().user_tag, waits->wiring().call_number};
+  peers_.SendSoon(rank, ControlKind::kAnswer,
+                  Writer()
+                      .Put(query.nonce)
+                      .Put(answer)
+                      .Put(more_ns)
+                      .Put(instead.user_tag)
+                      .Put(instead.number)
+                      .PutText(EncodeStatus(excuse))
+                      .Take());
   engine_.seat().NeedFlush();
 }
 

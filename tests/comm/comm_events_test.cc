@@ -133,7 +133,7 @@ TEST_F(CommEventsTest, TheLossOfAMemberThatHasLeftIsNoError) {
 TEST_F(CommEventsTest, MembersAreAskedAboutACallWhoseTimeIsUp) {
   const RefPtr<Work> work = Begin(AllReduce());
   EXPECT_EQ(events().waits_since(), clock.Now());
-  EXPECT_EQ(events().next_tick().at_ns, clock.Now() + config.timeout_ns);
+  EXPECT_EQ(events().next_tick().at_ns, clock.Now() + Inquiry::kWarnNs);
   clock.Advance(config.timeout_ns);
   Tick();
   EXPECT_EQ(KindsOf(endpoints[0].urgent), std::vector{ControlKind::kQuery});

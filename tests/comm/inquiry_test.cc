@@ -7,6 +7,7 @@
 
 #include "gtest/gtest.h"
 
+#include "lib/base/log.h"
 #include "tests/comm/played_comm.h"
 
 namespace entrain {
@@ -35,9 +36,11 @@ class InquiryTest : public PlayedComm, public InquiryOwner {
     EXPECT_EQ(reader.Get<ControlKind>(), ControlKind::kQuery);
     return reader.Get<uint32_t>();
   }
-  void Answers(int rank, Answer answer, const absl::Status& excuse = absl::OkStatus()) {
+  void Answers(int rank, Answer answer, const absl::Status& excuse = absl::OkStatus(),
+               CallId instead = CallFunnel::kPing) {
     Writer writer;
-    writer.Put(Nonce(rank)).Put(answer).Put(int64_t{0}).PutText(EncodeStatus(excuse));
+    writer.Put(Nonce(rank)).Put(answer).Put(int64_t{0}).Put(instead.user_tag).Put(instead.number);
+    writer.PutText(EncodeStatus(excuse));
     const std::string text = writer.Take();
     Reader reader(text);
     if (inquiry.OnAnswer(endpoints[static_cast<size_t>(rank)], rank, reader)) {
@@ -88,6 +91,62 @@ TEST_F(InquiryTest, AnExpiredCallIsAskedAboutOnce) {
   inquiry.Expire(&second, clock.Now());
   EXPECT_FALSE(second.inquired) << "one after the other";
   EXPECT_EQ(endpoints[0].urgent.size(), 1u);
+}
+
+// Ranks that are in different calls learn it long before a deadline. It is no error.
+TEST_F(InquiryTest, ALongCallIsAskedAboutOnceForAWarning) {
+  std::vector<std::string> warnings;
+  SetLogSink([](int32_t, const char* line,
+                void* user) { static_cast<std::vector<std::string>*>(user)->emplace_back(line); },
+             &warnings);
+  clock.Advance(kSecond);
+  CallWork& first = Open(AllReduce());
+  Seconds(4, {});
+  EXPECT_TRUE(endpoints[0].urgent.empty());
+  Seconds(1, {});
+  ASSERT_EQ(endpoints[0].urgent.size(), 1u);
+  EXPECT_FALSE(inquiry.busy()) << "the call has not expired";
+  Answers(2, Answer::kStarted);
+  Answers(0, Answer::kAbsent, absl::AbortedError("its oldest unfinished call is barrier #7"),
+          {Tag::kUntagged, 7});
+  FlushLog(kSecond);
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_TRUE(Has(warnings[0], "has waited 5 s")) << warnings[0];
+  EXPECT_TRUE(Has(warnings[0], "its oldest unfinished call is barrier #7")) << warnings[0];
+  EXPECT_TRUE(failures.empty());
+  Seconds(20, {});
+  EXPECT_EQ(endpoints[0].urgent.size(), 1u) << "once a call";
+  EXPECT_FALSE(first.inquired);
+  // Its deadline passes later.
+  inquiry.Expire(&first, clock.Now());
+  Answers(2, Answer::kStarted);
+  Answers(0, Answer::kAbsent);
+  EXPECT_TRUE(Has(Failure(), "waiting for rank 0 (played): it has not started the call"));
+  FlushLog(kSecond);
+  EXPECT_EQ(warnings.size(), 1u);
+  SetLogSink(nullptr, nullptr);
+}
+
+// A member that computes, or is still in an earlier call, makes the call later.
+TEST_F(InquiryTest, AMemberThatIsLateIsNoWarning) {
+  int warnings = 0;
+  SetLogSink([](int32_t, const char*, void* user) { ++*static_cast<int*>(user); }, &warnings);
+  clock.Advance(kSecond);
+  Open(AllReduce());
+  Seconds(5, {});
+  Answers(2, Answer::kStarted);
+  Answers(0, Answer::kAbsent);
+  clock.Advance(kSecond);
+  Open(AllReduce());
+  open.Remove(open.Oldest());
+  Seconds(5, {});
+  Answers(2, Answer::kStarted);
+  Answers(0, Answer::kAbsent, absl::AbortedError("its oldest unfinished call is all_reduce #0"),
+          {Tag::kUntagged, 0});
+  FlushLog(kSecond);
+  EXPECT_EQ(warnings, 0);
+  EXPECT_TRUE(failures.empty());
+  SetLogSink(nullptr, nullptr);
 }
 
 TEST_F(InquiryTest, AMemberThatHasLeftIsNotAsked) {
@@ -142,7 +201,8 @@ TEST_F(InquiryTest, AnAnswerToAnEarlierQuestionIsIgnored) {
   open.Remove(&first);
   inquiry.Expire(&Open(AllReduce()), clock.Now());
   Writer writer;
-  writer.Put(before).Put(Answer::kAbsent).Put(int64_t{0}).PutText(EncodeStatus(absl::OkStatus()));
+  writer.Put(before).Put(Answer::kAbsent).Put(int64_t{0}).Put(CallFunnel::kPing.user_tag);
+  writer.Put(CallFunnel::kPing.number).PutText(EncodeStatus(absl::OkStatus()));
   const std::string text = writer.Take();
   Reader reader(text);
   EXPECT_FALSE(inquiry.OnAnswer(endpoints[0], 0, reader));
@@ -222,17 +282,17 @@ TEST_F(InquiryTest, AGatherThatWaitsIsComparedWithItsNeighboursOnce) {
   gather.root = kMe;
   Open(gather);
   EXPECT_EQ(inquiry.next_tick().at_ns, clock.Now() + Inquiry::kCompareNs);
-  Seconds(5, {});
+  Seconds(2, {});  // a question for a warning would come after 5 s
   for (const int rank : {0, 2}) {
     ASSERT_EQ(endpoints[static_cast<size_t>(rank)].urgent.size(), 1u);
     EXPECT_EQ(Nonce(rank), 0u) << "no inquiry is under way";
   }
   EXPECT_TRUE(failures.empty());
   Open(gather);
-  Seconds(5, {});
+  Seconds(1, {});
   EXPECT_EQ(endpoints[2].urgent.size(), 2u);
   Open(AllReduce());
-  Seconds(5, {});
+  Seconds(1, {});
   EXPECT_EQ(endpoints[2].urgent.size(), 2u) << "its data are compared";
 }
 
@@ -289,12 +349,12 @@ TEST_F(InquiryTest, SilenceBeforeTheCallDoesNotCount) {
   EXPECT_EQ(BlameOf(failures.at(0)).late, (std::vector<int32_t>{0, 2}));
 }
 
-TEST_F(InquiryTest, WithoutALimitNobodyIsAsked) {
+TEST_F(InquiryTest, WithoutALimitNobodyIsTooSilent) {
   Open(AllReduce());
-  EXPECT_EQ(inquiry.next_tick().at_ns, Deadline::Never().at_ns);
+  EXPECT_EQ(inquiry.next_tick().at_ns, clock.Now() + Inquiry::kWarnNs);
   Seconds(60, {});
   EXPECT_TRUE(failures.empty());
-  EXPECT_TRUE(endpoints[2].urgent.empty());
+  EXPECT_EQ(endpoints[2].urgent.size(), 1u) << "for the warning";
 }
 
 TEST_F(InquiryTest, ABreakOfThisRankIsNotSilenceOfTheOthers) {
@@ -308,13 +368,13 @@ TEST_F(InquiryTest, ABreakOfThisRankIsNotSilenceOfTheOthers) {
   EXPECT_EQ(BlameOf(failures.at(0)).rank, 2);
 }
 
-TEST_F(InquiryTest, AMemberWhoseLibraryRunsOnlyInCallsIsNotAsked) {
+TEST_F(InquiryTest, AMemberWhoseLibraryRunsOnlyInCallsIsNotSilent) {
   config.members[2].answers = false;
   inquiry.SetSilence(4 * kSecond);
   Open(AllReduce());
   Seconds(60, {0});
   EXPECT_TRUE(failures.empty());
-  EXPECT_TRUE(endpoints[2].urgent.empty());
+  EXPECT_EQ(endpoints[2].urgent.size(), 1u) << "for the warning";
 }
 
 TEST_F(InquiryTest, BytesThatArriveAreASignOfLife) {

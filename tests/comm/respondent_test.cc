@@ -38,6 +38,7 @@ class RespondentTest : public PlayedComm {
     Answer answer;
     int64_t more_ns;
     absl::Status excuse;
+    CallId instead;
   };
   RespondentTest() {
     engine->Shutdown();
@@ -54,9 +55,11 @@ class RespondentTest : public PlayedComm {
     const auto nonce = reader.Get<uint32_t>();
     const auto answer = reader.Get<Answer>();
     const auto more_ns = reader.Get<int64_t>();
+    const auto tag = reader.Get<uint32_t>();
+    const CallId instead{tag, reader.Get<uint32_t>()};
     const auto excuse = DecodeStatus(reader.GetText(kMaxControlBytes));
     EXPECT_TRUE(reader.Finished());
-    return {nonce, answer, more_ns, excuse.value()};
+    return {nonce, answer, more_ns, excuse.value(), instead};
   }
   Told Asks(const Query& query) {
     respondent->To(self, 0, query);
@@ -85,6 +88,7 @@ TEST_F(RespondentTest, ThatItIsInAnotherCall) {
   open.Add(&Started(AllReduce(/*tag=*/5)));
   EXPECT_EQ(Asks(first).answer, Answer::kAbsent);
   EXPECT_EQ(Last().excuse.message(), "its oldest unfinished call is all_reduce tag 5 #1");
+  EXPECT_EQ(Last().instead, (CallId{5, 0}));
 }
 
 TEST_F(RespondentTest, ThatItsProcessHasLostSomebody) {

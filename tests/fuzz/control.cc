@@ -244,7 +244,9 @@ class Conversation {
       case ControlKind::kAnswer:
         out.Put(uint32_t{in.Byte()})
             .Put(static_cast<uint8_t>(in.Byte() % 8))
-            .Put(int64_t{in.Byte()} * kMillisecond);
+            .Put(int64_t{in.Byte()} * kMillisecond)
+            .Put(tag)
+            .Put(number);
         out.PutText(EncodeStatus(Why(in)));
         break;
       case ControlKind::kLeave:
