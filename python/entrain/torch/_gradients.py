@@ -2,8 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-from typing import Any, Callable, List, Optional, Sequence
+from typing import Callable, List, Optional, Sequence, Set
 
 import torch
 from torch import Tensor, nn
@@ -18,81 +17,111 @@ class _Part:
     """The gradients of one layer."""
 
     params: List[nn.Parameter]
-    #: All gradients, then 1 or 0 for each parameter: whether it has a gradient.
+    #: All gradients, then 1 or 0 for each parameter: whether it has a gradient. The first part has after these a number
+    #: for each part: whether a gradient was added after its all-reduce had started.
     flat: Tensor
-    computed: bool = False
+    #: The parameters to which this pass has added a gradient.
+    added: Set[int] = dataclasses.field(default_factory=set)
     work: Optional[Work[Tensor]] = None
+    late: bool = False  # a gradient was added after the start
+
+    @property
+    def sizes(self) -> List[int]:
+        numbers = [param.numel() for param in self.params]
+        return [*numbers, len(numbers), self.flat.numel() - sum(numbers) - len(numbers)]
 
 
 class GradientMean:
-    """Averages the gradients of `layers` over `comm` in each backward pass in which `due()` returns true, until
-    `close`. A layer's all-reduce starts when its last gradient has been added, and runs during the rest of the pass.
-    The pass ends when all averages have come. A parameter without a gradient on this rank gets one if it has one on
-    another rank. `memory` is the communicator that allocates the arrays."""
+    """Averages the gradients of `layers` over `comm` in each backward pass in which `due()` returns true. A layer's all-reduce starts when all its parameters have a gradient, and runs during the rest of the pass; that
+    of the first layer at the end. The pass ends when all averages have come. A parameter without a gradient on this rank gets
+    one if it has one on another rank. `memory` is the communicator that allocates the arrays.
 
-    def __init__(self, layers: Sequence[Layer], comm: Comm, memory: Comm, due: Callable[[], bool]) -> None:
-        self._comm, self._due = comm, due
+    The mean is right whatever autograd does, because the mean of a mean is the same mean: several passes in a step, a layer
+    that gets gradients in several parts of a pass (reentrant checkpointing, shared weights), passes that differ by rank.
+    `deferred()` says that somebody else (DistributedDataParallel) also writes gradients at the end of the pass, and before
+    this mean must be made."""
+
+    def __init__(self, layers: Sequence[Layer], comm: Comm, memory: Comm, due: Callable[[], bool],
+                 deferred: Callable[[], bool]) -> None:
+        self._comm, self._due, self._deferred = comm, due, deferred
         self._parts: List[_Part] = []
-        self._all_computed = False
-        self._hooks: List[Any] = []
-        watch = torch.autograd.graph.register_multi_grad_hook
+        self._queued = False  # _end runs at the end of this pass
+        #: Whether gradients were averaged since `begin_step`.
+        self.averaged = False
         for index, layer in enumerate(layers):
             params = [param for _, param in layer.params]
-            flat = torch.from_numpy(memory.alloc(sum(param.numel() for param in params) + len(params), "f32"))
-            self._parts.append(_Part(params, flat))
-            # These hooks run before the last gradient is added to its parameter.
-            self._hooks.append(watch(params, functools.partial(self._layer_computed, index)))
-            self._hooks += [param.register_post_accumulate_grad_hook(functools.partial(self._added, index)) for param in params]
-        self._hooks.append(watch([param for part in self._parts for param in part.params], self._computed))
+            count = sum(param.numel() for param in params) + len(params) + (0 if index else len(layers))
+            self._parts.append(_Part(params, torch.from_numpy(memory.alloc(count, "f32"))))
 
-    def close(self) -> None:
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = []
+    def begin_step(self) -> None:
+        self.averaged = False
 
-    def _layer_computed(self, index: int, gradients: Any) -> None:
-        self._parts[index].computed = True
+    def average(self) -> None:
+        """Averages the gradients as they are. Collective."""
+        for index in reversed(range(len(self._parts))):
+            if self._parts[index].work is None:
+                self._start(index)
+        for number in self._finish(self._parts[0]):
+            part = self._parts[number]
+            assert part.work is not None
+            part.work.wait()  # not the mean of all gradients
+            self._start(number)
+        for part in self._parts[1:]:
+            self._finish(part)
+        self.averaged = True
 
-    def _computed(self, gradients: Any) -> None:
-        self._all_computed = True
+    def added(self, index: int, param: Tensor) -> None:
+        """Must be called when the backward pass has added a gradient to a parameter of layer `index`."""
+        part = self._parts[index]
+        if not self._queued:
+            self._queued = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._end)  # type: ignore[attr-defined]
+        part.late = part.work is not None
+        part.added.add(id(param))
+        if index and part.work is None and len(part.added) == len(part.params) and self._due() and not self._deferred():
+            self._start(index)
+
+    def _end(self) -> None:
+        if self._deferred():
+            # What was queued during the pass, by DistributedDataParallel, runs before what is queued now.
+            torch.autograd.Variable._execution_engine.queue_callback(self._last)  # type: ignore[attr-defined]
+        else:
+            self._last()
+
+    def _last(self) -> None:
+        self._queued = False
+        if self._due():
+            self.average()
+        for part in self._parts:
+            part.added.clear()
 
     @torch.no_grad()
-    def _added(self, index: int, param: Tensor) -> None:
-        part, last = self._parts[index], self._all_computed
-        if not part.computed:
-            return
-        part.computed = self._all_computed = False
-        if not self._due():
-            return
-        # Averaging an average again does not change it, so a step may have several backward passes.
-        self._start(index)
-        if last:
-            for other in range(len(self._parts)):
-                if self._parts[other].work is None:  # no gradient of this layer was computed here
-                    self._start(other)
-            for part in self._parts:
-                self._finish(part)
-
     def _start(self, index: int) -> None:
         part = self._parts[index]
-        pieces = part.flat.split([param.numel() for param in part.params] + [len(part.params)])
+        pieces = part.flat.split(part.sizes)
         for number, (param, piece) in enumerate(zip(part.params, pieces)):
-            pieces[-1][number] = param.grad is not None
+            pieces[-2][number] = param.grad is not None
             if param.grad is None:
                 piece.zero_()
             else:
                 piece.copy_(param.grad.reshape(-1))
+        for number in range(pieces[-1].numel()):
+            pieces[-1][number] = self._parts[number].late
         # Tagged by the layer's number, because replicas may come to their layers in different orders.
         part.work = self._comm.all_reduce(part.flat, op="avg", async_=True, tag=index)
 
-    def _finish(self, part: _Part) -> None:
+    @torch.no_grad()
+    def _finish(self, part: _Part) -> List[int]:
+        """Waits for the means and writes them. Returns the parts whose gradients were not all in their all-reduce on some
+        rank, if `part` has these numbers."""
         assert part.work is not None
         part.work.wait()
-        part.work = None
-        pieces = part.flat.split([param.numel() for param in part.params] + [len(part.params)])
-        somewhere = (pieces[-1] > 0).tolist()
+        part.work, part.late = None, False
+        pieces = part.flat.split(part.sizes)
+        somewhere = (pieces[-2] > 0).tolist()
         for param, piece, present in zip(part.params, pieces, somewhere):
             if present and param.grad is None:
                 param.grad = piece.view(param.shape).to(param.dtype, copy=True)
             elif present:
                 param.grad.copy_(piece.view(param.shape))
+        return (pieces[-1] > 0).nonzero().flatten().tolist()  # type: ignore[no-any-return]

@@ -162,7 +162,7 @@ def layers_of(model: nn.Module, chosen: Optional[Sequence[nn.Module]], replicate
     found = [Layer((names[id(module)] or "the model") + kind, module, [], replicated=bool(kind))
              for module in [model, *modules] for kind in ("", ", replicated")]
     for name, param in model.named_parameters():
-        if param.requires_grad:
+        if param.requires_grad and param.numel():
             found[2 * owner_of[id(param)] + (id(param) in alike)].params.append((name, param))
     found = [layer for layer in found if layer.params]
     if not found:

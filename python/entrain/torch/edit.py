@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 import os
+import warnings
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar
 
 import numpy as np
@@ -29,6 +31,7 @@ from ._gradients import GradientMean
 from ._layers import dtype_of, is_dtensor, is_fsdp, layers_of, like, local_of, sharding_of, tensor_of
 from ._options import config_of
 from ._outer import TorchOuter
+from ._seams import Hook, check_ddp, ddp_around, ddp_inside, first_difference, rank_in_torch, refuse_fsdp1, same_bytes
 
 _T = TypeVar("_T", bound="EDiT")
 
@@ -41,13 +44,21 @@ class EDiT:
     objects, their names and shapes stay. It copies the parameters, buffers and frozen parameters of replica 0 to all
     replicas. From then on
 
-        a forward pass of the model in training mode, with gradients enabled, begins an exchange when one is due, and each
-            layer waits for its part of the exchange before its own forward pass;
+        the first forward pass of a step, in training mode with gradients enabled, begins an exchange when one is due, and
+            each layer waits for its part of the exchange before its own forward pass. With fully_shard all layers wait at
+            the beginning, because its gathers run ahead of the layers;
         a backward pass averages gradients over all replicas while warm-up lasts, layer by layer during the rest of the
             pass;
-        optimizer.step() counts a step. A step that GradScaler skips counts too, so that all replicas count the same
-            steps. A skipped step is over when the next step begins (the next forward pass, synchronize, save, leave,
-            ...) and its gradients have been cleared or are not finite. Do not `record` tokens for it.
+        optimizer.step() counts a step, whatever the number of forward and backward passes before it. A step that GradScaler
+            skips counts too, so that all replicas count the same steps. A skipped step is over when the next step begins
+            (the next forward pass, synchronize, save, leave, ...) and its gradients have been cleared or are not finite. Do
+            not `record` tokens for it.
+
+    If gradients come without a forward pass of `model` in training mode (model.eval(), another method than forward, a part of the
+    model), optimizer.step() begins the exchange of the next step, and waits for it.
+
+    What cannot be right is refused by name: FSDP1, DistributedDataParallel over several replicas, parameters that require
+    gradients later, or lie elsewhere, than when the object was made, replicas that differ when the anchors are made.
 
     model         a module on the CPU, f32 or bf16; after fully_shard, before the first forward pass
     optimizer     steps the model's parameters; any optimizer
@@ -67,8 +78,6 @@ class EDiT:
                   gradients. The replicated parameters of a module form a layer of their own
     layers        the modules whose parameters are exchanged together, in the order of the forward pass; None: the modules
                   given to fully_shard, or the children of the largest ModuleList or Sequential. The rest is a layer of its own
-    gather_ahead  the number of layers that the model's sharding gathers ahead of use: the number of modules that
-                  set_modules_to_forward_prefetch names. 0: none
     join          seconds. This replica joins replicas that train with admit="exchange", for example when it is started
                   again after a loss. The constructor waits until they take it in, at most so long, and the parameters
                   become theirs; `info.steps` says at which step they are. The optimizer starts anew. Frozen parameters
@@ -82,13 +91,13 @@ class EDiT:
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, config: Optional[EditConfig] = None, *,
                  comm: Optional[Comm] = None, mesh: Optional[Mesh] = None, replicated: Iterable[nn.Parameter] = (),
-                 layers: Optional[Sequence[nn.Module]] = None, gather_ahead: int = 0, join: Optional[float] = None,
-                 **options: Any) -> None:
+                 layers: Optional[Sequence[nn.Module]] = None, join: Optional[float] = None, **options: Any) -> None:
         settings = config_of(config, options)
         if mesh is not None and comm is None:
             raise invalid("EDiT", "a mesh without comm, the communicator that it was made of")
         if comm is not None and not comm._owned:
             raise invalid("EDiT", "comm belongs to a mesh and ends with it; give the communicator that the mesh was made of")
+        refuse_fsdp1(model)
         self.model = model
         self.optimizer = optimizer
         self._layers = layers_of(model, layers, replicated)
@@ -115,25 +124,41 @@ class EDiT:
                             grad_dtype=kind, segments=[layer.segments for layer in self._layers],
                             replicated=[layer.replicated for layer in self._layers])
         self._shard.bind_layers([layer.flat if layer.flat.numel() else None for layer in self._layers])
+        self._accumulation = settings.gradient_accumulation_steps
+        self._check_gradients(settings)
         self._start_alike()
-        self._edit = Engine(self._mesh, self._shard, settings, join=join)
+        # A step is one forward pass for the library, whatever the number of micro-batches.
+        self._edit = Engine(self._mesh, self._shard, dataclasses.replace(settings, gradient_accumulation_steps=1), join=join)
         #: This process's replica.
         self.replica = self._edit.info().replica
-        self._accumulation = settings.gradient_accumulation_steps
         self._async, self._overlaps = settings.use_async, bool(settings.overlap_steps)
         self._has_anchors = settings.outer_optimizer != "none" or settings.reducer != "none"
-        self._microbatches = 0  # forward passes of the current step
-        self._begun = False  # begin_step has begun the step, and its forward pass is to come
+        self._anchors_at = settings.local_sgd_warmup_steps
+        self._compared = join is not None  # replicas were equal when the anchors were made
+        self._open = False  # a step has begun
+        self._passes = 0  # forward passes of the open step, in training mode
         self._computed = False  # gradients were computed since the last counted step
         self._stepping = False  # inside optimizer.step(), whose closure may run forward passes
+        self._unseen = False  # a step had gradients, and no forward pass of the model in training mode
         self._pending = [False] * len(self._layers)
         self._exchanging = False  # some layer is in an exchange
         self._exchanged = False  # an exchange began at the start of the current step
         self._wishes_checkpoint = False  # this rank wishes one, and no exchange has told the other ranks yet
-        self._gather_ahead = gather_ahead
+        self._warned = False  # of replicas that made the same steps
+        self._ddp: Optional[nn.Module] = None  # the last DistributedDataParallel that was seen
+        self._torch_ranks = [-1]
+        if join is None and self._sync.size > 1:
+            self._torch_ranks = self._sync.all_gather(np.array([rank_in_torch()], np.int64)).ravel().tolist()
+        self._frozen = [(name, param) for name, param in model.named_parameters() if not param.requires_grad]
         self._warm = False
         self._mean: Optional[GradientMean] = None
         self._hooks: List[Any] = []
+        inside = ddp_inside(model)
+        if inside is not None:
+            check_ddp(inside, self._torch_ranks)
+        if self.replicas == 1 and self._edit.info().most_replicas == 1:
+            warnings.warn(f"{type(self).__name__} has one replica, so nothing is exchanged. Should there be others, check that the launcher "
+                          "passes RANK and WORLD_SIZE on", stacklevel=2)
         self._attach()
 
     # ---- making ----------------------------------------------------------------------------------------------------------
@@ -158,45 +183,51 @@ class EDiT:
             raise invalid("EDiT", f"fully_shard's mesh has the ranks {list(ranks)} of torch.distributed, and the replica of this rank "
                                   f"in `comm` consists of {found}; expected the same ranks in the same order")
 
+    def _check_gradients(self, settings: EditConfig) -> None:
+        if settings.local_sgd_warmup_steps == 0 or self._mesh.coordinate("sync")[1] == 1:
+            return
+        bound = {id(param) for layer in self._layers for _, param in layer.params}
+        for name, module in self.model.named_modules():
+            if getattr(module, "sparse", False) is True and any(id(param) in bound for param in module.parameters(recurse=False)):
+                raise invalid("EDiT", f"the module {name!r} has sparse gradients (sparse=True), which warm-up cannot average; set "
+                                      "sparse=False, or local_sgd_warmup_steps=0")
+
+    @torch.no_grad()
     def _start_alike(self) -> None:
         self._shard.broadcast()
-        others = [param for param in self.model.parameters() if not param.requires_grad]
-        for tensor in [*others, *self.model.buffers()]:
-            local = local_of(tensor.detach())
-            if local.numel():
-                whole = local.contiguous()
-                self._sync.broadcast(whole, root=0)
-                if whole is not local:
-                    local.copy_(whole)
+        others = [(f"the parameter {name}", param.detach()) for name, param in self.model.named_parameters() if not param.requires_grad]
+        others += [(f"the buffer {name}", buffer) for name, buffer in self.model.named_buffers()]
+        errors = [error for name, tensor in others if (error := same_bytes(self._sync, name, local_of(tensor)))]
+        failed = self._sync.all_gather(np.array([len(errors)], np.int64)).ravel().tolist()
+        if any(failed):
+            raise invalid("EDiT", errors[0] if errors else f"replica {[count > 0 for count in failed].index(True)} has a buffer or a frozen "
+                                                           "parameter that cannot be made equal; its own error names it")
         self._reshard()
 
     def _attach(self) -> None:
         hooks = self._hooks
         for index, layer in enumerate(self._layers):
-            if layer.module is not self.model:
-                hooks.append(layer.module.register_forward_pre_hook(self._layer_hook(index), prepend=True))
-        hooks.append(self.model.register_forward_pre_hook(self._before_forward, prepend=True))
+            if layer.module is not self.model and not self._fsdp:
+                hooks.append(layer.module.register_forward_pre_hook(Hook(functools.partial(self._before_layer, index)), prepend=True))
+        hooks.append(self.model.register_forward_pre_hook(Hook(self._before_forward), prepend=True))
         for module in self._fsdp:
             module.set_all_reduce_hook(self._reduced)
         if not self._fsdp:
-            hooks += [param.register_post_accumulate_grad_hook(self._added) for layer in self._layers for _, param in layer.params]
+            hooks += [param.register_post_accumulate_grad_hook(functools.partial(self._added, index))
+                      for index, layer in enumerate(self._layers) for _, param in layer.params]
         hooks.append(self.optimizer.register_step_pre_hook(self._before_step))
         hooks.append(self.optimizer.register_step_post_hook(self._after_step))
 
     # ---- the hooks of a step -----------------------------------------------------------------------------------------------
 
-    def _layer_hook(self, index: int) -> Any:
-        def before_layer(module: nn.Module, args: Any) -> None:
-            if self._exchanging:
-                self._wait(index)
-
-        return before_layer
+    def _before_layer(self, index: int, module: nn.Module, args: Any) -> None:
+        if self._exchanging:
+            self._wait(index)
 
     def _wait(self, index: int) -> None:
-        for layer in range(index, min(len(self._layers), index + 1 + self._gather_ahead)):
-            if self._pending[layer]:
-                self._edit.wait_layer(layer)
-                self._pending[layer] = False
+        if self._pending[index]:
+            self._edit.wait_layer(index)
+            self._pending[index] = False
         self._exchanging = any(self._pending)
 
     def _wait_all(self) -> None:
@@ -206,13 +237,23 @@ class EDiT:
 
     def _before_forward(self, module: nn.Module, args: Any) -> None:
         if module.training and torch.is_grad_enabled():
+            self._see_ddp()
+            self._end_skipped_step()
             # If an optimizer's closure runs several times, the model has the replica's own parameters only in the
-            # first run.
-            again = self._stepping and self._microbatches == self._accumulation
-            if not (self._begun or again):
+            # first run. The step is open in the others.
+            if not self._open:
                 self._begin()
-            self._begun = False
-        self._wait_root()
+            self._passes += 1
+        if self._fsdp:
+            self._wait_all()  # fully_shard gathers layers ahead of their own forward passes
+        else:
+            self._wait_root()
+
+    def _see_ddp(self) -> None:
+        ddp = ddp_around()
+        if ddp is not None and ddp is not self._ddp:
+            check_ddp(ddp, self._torch_ranks)
+        self._ddp = ddp
 
     def begin_step(self) -> bool:
         """Begins the exchange that is due. Without this call the forward pass begins it. Returns True if state can be saved
@@ -220,10 +261,11 @@ class EDiT:
         stages: at each step, every stage must make this call before it waits for activations. Otherwise a stage waits in its
         forward pass for the other stages' part of the exchange. Call it between a step and the next forward pass in training
         mode. Collective; blocks only with A-EDiT."""
-        if self._begun or self._microbatches % self._accumulation:
+        self._end_skipped_step()
+        if self._open and (self._passes or self._computed):
             raise _misplaced("begin_step: the step has begun; it is to come before its first forward pass")
-        self._begin()
-        self._begun = True
+        if not self._open:
+            self._begin()
         return self._exchanged or self._is_at_exchange()
 
     def _wait_root(self) -> None:
@@ -233,19 +275,22 @@ class EDiT:
                     self._wait(index)
 
     def _begin(self) -> None:
-        self._end_skipped_step()
-        first = self._microbatches % self._accumulation == 0
-        if first and self._wishes_checkpoint:
+        self._check_trained(self._frozen)
+        if self._exchanged and not self._warned:
+            self._check_equal_steps()
+        if not self._compared and self._edit.info().steps == self._anchors_at:
+            self._compare()
+        if self._wishes_checkpoint:
             self._edit.wish(checkpoint=True)
-        syncing = self._edit.begin_forward(first_microbatch=first)
-        if first:
-            self._exchanged = syncing
-        self._microbatches = 1 if first else self._microbatches + 1
-        if first:
-            warm = self.replicas > 1 and self._edit.gradient_scope() == "global"
-            if warm != self._warm:
-                self._set_warm(warm)
+        syncing = self._exchanged = self._edit.begin_forward()
+        self._open, self._passes = True, 0
+        warm = self.replicas > 1 and self._edit.gradient_scope() == "global"
+        if warm != self._warm:
+            self._set_warm(warm)
+        if self._mean is not None:
+            self._mean.begin_step()
         if syncing:
+            self._check_trained(self.model.named_parameters())
             for layer in self._layers:
                 layer.check_bound()
             self._reshard()
@@ -253,23 +298,67 @@ class EDiT:
             self._exchanging = True
             self._wishes_checkpoint = False
 
+    def _check_trained(self, params: Iterable[Tuple[str, Tensor]]) -> None:
+        """Refuses parameters that require gradients and are in no layer: replicas would drift apart."""
+        if params is self._frozen and not any(param.requires_grad for _, param in self._frozen):
+            return
+        bound = {id(param) for layer in self._layers for _, param in layer.params}
+        for name, param in params:
+            if param.requires_grad and param.numel() and id(param) not in bound:
+                raise _misplaced(f"the parameter {name} requires gradients now, and did not, or was not there, when EDiT was made: it would "
+                                 "train without being exchanged. Let it require gradients when EDiT is made (one that gets none costs only "
+                                 "its exchange), or close this EDiT object and make another one")
+
+    def _compare(self) -> None:
+        self._compared = True
+        if self._sync.size > 1:
+            params = [(name, local_of(param.detach())) for layer in self._layers for name, param in layer.params]
+            differs = first_difference(self._sync, params)
+            if differs is not None:
+                when = "after warm-up, " if self._anchors_at else ""
+                raise _misplaced(f"replicas differ {when}at step {self._anchors_at}, where EDiT makes their anchors: the parameter {differs[0]} "
+                                 f"has other values on replica {differs[1]} than on replica 0. Was it changed on some replicas after EDiT "
+                                 "was made (load_state_dict), or do gradients go past EDiT (an optimizer inside the backward pass)?")
+
+    def _check_equal_steps(self) -> None:
+        """Warns once if all replicas had moved by the same length in every layer at the last exchange."""
+        norms = []
+        for index in range(len(self._layers)):
+            try:
+                norms.append([norm for norm in self._edit.layer_report(index)[0] if norm > 0])
+            except FailedPrecondition:  # the exchange of this layer is not over
+                return
+        if self.replicas > 1 and all(len(row) == self.replicas and len(set(row)) == 1 for row in norms):
+            self._warned = True
+            warnings.warn("all replicas have made the same steps: do they all see the same data, or does something else average their "
+                          "gradients? Then an exchange has no effect", stacklevel=5)
+
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if self._computed and not self._open and not self._stepping:
+            self._unseen = True
+            self._begin()
         self._wait_all()  # for modules that took no part in the forward pass
+        closure = kwargs.get("closure") if len(args) < 2 else args[1]  # args[0] is the optimizer
+        if self._open and self._mean is not None and not self._mean.averaged and closure is None:
+            self._mean.average()  # fewer passes than announced, or gradients that backward() has not made
         self._stepping = True
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self._stepping = False
-        self._end_step()
+        if self._open:  # otherwise somebody lets the optimizer make its state, without gradients
+            self._end_step()
+            if self._unseen:
+                self._begin()
+                self._wait_all()
 
     def _end_step(self) -> None:
         self._edit.end_step()
-        self._microbatches = 0
-        self._computed = False
+        self._restart()
 
     def _end_skipped_step(self) -> None:
         """Counts a step that GradScaler has skipped, which no hook reports."""
         self._wait_all()
-        if self._computed and self._microbatches == self._accumulation and not self._stepping and self._discarded():
+        if self._open and self._computed and self._passes >= self._accumulation and not self._stepping and self._discarded():
             self._end_step()
 
     def _discarded(self) -> bool:
@@ -301,14 +390,15 @@ class EDiT:
     def _set_warm(self, warm: bool) -> None:
         """Switches the averaging of gradients over replicas in later backward passes on or off."""
         self._warm = warm
-        if self._mean is not None:
-            self._mean.close()
         # With fully_shard, _reduced averages each group of parameters, and waits for the average at once.
         self._mean = None if self._fsdp or not warm else GradientMean(
-            self._layers, self._sync, self.comm, lambda: self._microbatches == self._accumulation)
+            self._layers, self._sync, self.comm, lambda: self._passes >= self._accumulation or self._unseen or self._stepping,
+            lambda: self._ddp is not None)
 
-    def _added(self, param: Tensor) -> None:
+    def _added(self, index: int, param: Tensor) -> None:
         self._computed = True
+        if self._mean is not None:
+            self._mean.added(index, param)
 
     def _reduced(self, gradients: Tensor) -> None:
         """Runs as fully_shard's hook, after its own reduction."""
@@ -324,6 +414,8 @@ class EDiT:
         """Clips the gradients of this replica as torch.nn.utils.clip_grad_norm_ does. In warm-up the gradients are the mean
         over all replicas. Returns the norm before clipping, over all tensor ranks and stages of the replica. Call it between
         the last backward pass and optimizer.step(), after GradScaler.unscale_. Collective over the replica."""
+        if self._mean is not None and self._open and not self._mean.averaged:
+            self._mean.average()
         if self._mesh.coordinate("tensor")[1] * self._mesh.coordinate("pipeline")[1] == 1:
             norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), max_norm, norm_type)
             return norm.full_tensor() if is_dtensor(norm) else norm
@@ -391,9 +483,9 @@ class EDiT:
         self._wait_all()
 
     def _restart(self) -> None:
-        """Makes the next forward pass begin the step anew."""
-        self._microbatches = 0
-        self._begun = self._computed = False
+        """Makes the next forward pass begin a step."""
+        self._passes = 0
+        self._open = self._computed = False
 
     def leave(self) -> None:
         """A-EDiT, and quorum with overlap_steps: says that this replica has made its last step. Takes part in the others'
@@ -476,7 +568,7 @@ class EDiT:
             if not self._is_at_exchange():  # the other ranks may already wait for this one
                 raise _misplaced(f"{what}: replicas have not exchanged at step {self.info.steps}; call wish_checkpoint, and save "
                                  "where checkpoint_due is true after begin_step")
-        elif not (self._begun or self._is_at_exchange()):
+        elif not self._is_at_exchange():
             self.begin_step()
         self._wait_all()
 
@@ -520,6 +612,7 @@ class EDiT:
         self._check_outer("load")
         self._wait_all()
         self._edit.load(os.fspath(directory), name, kind="exact" if exact else "portable")
+        self._compared = True
         self._restart()
         self._reshard()
 
@@ -566,6 +659,7 @@ class EDiT:
             opened.commit()
         if self._outer is not None:
             self._outer.install(outer)
+        self._compared = True
         self._restart()
         self._reshard()
 
@@ -610,9 +704,7 @@ class EDiT:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
-        if self._mean is not None:
-            self._mean.close()
-            self._mean = None
+        self._mean = None
         for module in self._fsdp:
             module.set_all_reduce_hook(_keep)
         self._edit.close()
@@ -635,13 +727,12 @@ class AEDiT(EDiT):
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, config: Optional[EditConfig] = None, *,
                  comm: Optional[Comm] = None, mesh: Optional[Mesh] = None, replicated: Iterable[nn.Parameter] = (),
-                 layers: Optional[Sequence[nn.Module]] = None, gather_ahead: int = 0, join: Optional[float] = None,
-                 **options: Any) -> None:
+                 layers: Optional[Sequence[nn.Module]] = None, join: Optional[float] = None, **options: Any) -> None:
         if not options.get("use_async", True):
             raise invalid("AEDiT", "use_async is false; take EDiT")
         options["use_async"] = True
         super().__init__(model, optimizer, config, comm=comm, mesh=mesh, replicated=replicated, layers=layers,
-                         gather_ahead=gather_ahead, join=join, **options)
+                         join=join, **options)
 
 
 def _misplaced(text: str) -> FailedPrecondition:

@@ -796,13 +796,11 @@ refused(entrain.InvalidArgument, "outer_optim_class is .*; expected a class of t
 refused(entrain.InvalidArgument, "both outer_lr and outer_optim_class", outer_optim_class=torch.optim.SGD, outer_lr=0.3,
         outer_optim_kwargs=dict(lr=0.5))
 refused(entrain.InvalidArgument, "clip_pseudo_grad", clip_pseudo_grad=1.0)
-edit = entrain.torch.EDiT(model, optimizer, comm=comm, config=entrain.EditConfig(local_sgd_sync_interval=5), local_sgd_sync_interval=1,
-                          gradient_accumulation_steps=2)
-loss_of(model, 0, 0).backward()
-with pytest.raises(entrain.FailedPrecondition, match="2"):
-    optimizer.step()
+edit = entrain.torch.EDiT(model, optimizer, comm=comm, config=entrain.EditConfig(local_sgd_sync_interval=5), local_sgd_sync_interval=1)
+model(batch(0, 0)[0])
+with pytest.raises(entrain.FailedPrecondition, match="begin_step: the step has begun"):
+    edit.begin_step()
 edit.close()
-optimizer.step()
 edit = entrain.torch.EDiT(model, optimizer, comm=comm, local_sgd_sync_interval=1, outer_optimizer="sgd")
 model.blocks[1][0].weight.data = model.blocks[1][0].weight.data.clone()
 with pytest.raises(entrain.FailedPrecondition, match="blocks.1.0.weight no longer lies where EDiT has bound it"):

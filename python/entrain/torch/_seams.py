@@ -1,0 +1,115 @@
+"""Other people's code around the model: hooks that survive copies, wrappers that do the work of an exchange."""
+from __future__ import annotations
+
+import sys
+from typing import Any, Callable, List, Optional, Sequence, Tuple
+
+import torch
+from torch import Tensor, nn
+
+from ..comm import Comm
+from ..errors import invalid
+
+
+class Hook:
+    """A hook in the user's module. A copy of the module (copy.deepcopy, pickle, torch.save, AveragedModel) gets a hook that does
+    nothing, because only the original is exchanged. torch.compile does not look into it."""
+
+    def __init__(self, function: Optional[Callable[..., Any]] = None) -> None:
+        self._function = None if function is None else torch.compiler.disable(function)
+
+    def __call__(self, *arguments: Any) -> Any:
+        return None if self._function is None else self._function(*arguments)
+
+    def __deepcopy__(self, memo: Any) -> "Hook":
+        return Hook()
+
+    def __reduce__(self) -> "Tuple[type, Tuple[()]]":
+        return Hook, ()
+
+
+def _class(module: str, name: str) -> Any:
+    """Returns a class of torch if the program has imported its module. Otherwise no object has this class."""
+    return getattr(sys.modules.get(module), name, ())
+
+
+def refuse_fsdp1(model: nn.Module) -> None:
+    """FSDP1 keeps a parameter of its own, which is different on each rank. As a plain parameter it would be overwritten."""
+    wrappers = _class("torch.distributed.fsdp", "FullyShardedDataParallel")
+    wrapped = [name for name, module in model.named_modules() if wrappers and isinstance(module, wrappers)]
+    flat = [name for name, param in model.named_parameters() if getattr(param, "_fsdp_flattened", False)]
+    if wrapped or flat:
+        where = f"the module {wrapped[0]!r} is" if wrapped and wrapped[0] else "the model is" if wrapped else f"the parameter {flat[0]} is of"
+        raise invalid("EDiT", f"{where} FullyShardedDataParallel (FSDP1); shard the model with torch.distributed.fsdp.fully_shard instead")
+
+
+def ddp_around() -> Optional[nn.Module]:
+    """Returns the DistributedDataParallel whose forward pass is running, or None."""
+    ddp = _class("torch.nn.parallel.distributed", "DistributedDataParallel")
+    return getattr(ddp, "_active_ddp_module", None) if ddp else None
+
+
+def ddp_inside(model: nn.Module) -> Optional[nn.Module]:
+    ddp = _class("torch.nn.parallel.distributed", "DistributedDataParallel")
+    return next((module for module in model.modules() if ddp and isinstance(module, ddp)), None)
+
+
+def rank_in_torch() -> int:
+    """Returns this process's rank in torch.distributed; -1: it has none."""
+    return torch.distributed.get_rank() if torch.distributed.is_available() and torch.distributed.is_initialized() else -1
+
+
+def check_ddp(ddp: Any, replicas: Sequence[int]) -> None:
+    """Refuses a DistributedDataParallel that averages the gradients of several replicas: these would never differ. `replicas`:
+    the ranks in torch.distributed of this rank's counterparts in all replicas; -1: unknown."""
+    group: List[int] = torch.distributed.get_process_group_ranks(ddp.process_group)
+    mine = rank_in_torch()
+    common = sorted(set(group) & set(replicas) - {mine})
+    unknown = len(replicas) > 1 and len(group) > 1 and all(rank < 0 for rank in replicas)
+    if common or unknown:
+        raise invalid("EDiT", f"DistributedDataParallel averages the gradients of the ranks {group} at every step, and {common or group} are "
+                              "other replicas of EDiT: the replicas would never differ, and an exchange would have no effect. Use the model "
+                              "without DistributedDataParallel (docs/python.md says how in Trainer and accelerate), or wrap only the "
+                              "ranks of one replica")
+
+
+def same_bytes(comm: Comm, name: str, tensor: Tensor) -> str:
+    """Copies a tensor of rank 0 to all ranks, whatever its type and strides. Returns why this cannot be done; empty: it is done.
+    `name` is for this text."""
+    if tensor.is_quantized or tensor.layout is not torch.strided:
+        return (f"{name} is {tensor.layout}{', quantized' if tensor.is_quantized else ''}, which EDiT cannot make equal on all replicas; "
+                "do this yourself, and register it when the EDiT object is made")
+    if not tensor.numel():
+        return ""
+    whole = tensor.resolve_conj().resolve_neg().contiguous().clone()
+    flat = whole.reshape(-1).view(torch.uint8).cpu()
+    comm.broadcast(flat, root=0)
+    whole = flat.to(tensor.device).view(tensor.dtype).view(tensor.shape)
+    try:
+        tensor.copy_(whole)
+    except RuntimeError as error:  # an expanded tensor: several elements share one place
+        if not bytes_of(whole).equal(bytes_of(tensor)):
+            return f"{name} differs between replicas, and torch cannot write into it ({error}); register a contiguous tensor instead"
+    return ""
+
+
+def bytes_of(tensor: Tensor) -> Tensor:
+    return tensor.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+
+
+def sums_of(params: Sequence[Tuple[str, Tensor]]) -> Tensor:
+    """Returns a number for each tensor, which differs if one bit differs."""
+    sums = [bytes_of(tensor).to(torch.int64).sum() if tensor.numel() % 2 else bytes_of(tensor).view(torch.int16).to(torch.int64).sum()
+            for _, tensor in params]
+    return torch.stack([one.cpu() for one in sums]) if sums else torch.zeros(0, dtype=torch.int64)
+
+
+def first_difference(comm: Comm, params: Sequence[Tuple[str, Tensor]]) -> Optional[Tuple[str, int]]:
+    """Returns the first of the tensors that is not the same on all ranks, and a rank that has another one than rank 0.
+    Collective."""
+    rows = comm.all_gather(sums_of(params).numpy())
+    for column, (name, _) in enumerate(params):
+        for rank in range(1, len(rows)):
+            if rows[rank][column] != rows[0][column]:
+                return name, rank
+    return None
