@@ -352,6 +352,18 @@ enum { /* entrain_edit_config_t.outer_optimizer */
   ENTRAIN_OUTER_LION = 4      /* Lion (arXiv 2302.06675): a = (1 - eta lambda) a - eta sign(beta1 m + (1 - beta1) g),
                                  then m = beta2 m + (1 - beta2) g. The state has the moment m instead of b */
 };
+/* For a framework whose parameters lie in memory that the library cannot see (of any accelerator, or in another form): it
+ * binds host arrays, and this function copies the parameters of all layers into them. The library calls it in
+ * entrain_edit_begin_forward, entrain_edit_begin_forward_start and entrain_edit_leave (on their thread, or for a started
+ * call on a thread of the library), once in such a call and only if it reads or changes the parameters, before it does.
+ * Steps without an exchange or a merge cost no copy. When the call returns, and then after entrain_edit_wait_layer, the
+ * caller copies the arrays back: of the layers that the call has merged (overlap_steps, quorum, leave; copy all), and of
+ * the layer for which it has waited. It also copies to the arrays before entrain_edit_save, entrain_edit_load and
+ * entrain_edit_open_state, and back after entrain_shard_broadcast, entrain_edit_join, entrain_edit_load and entrain_state_commit. The
+ * function must not call this EDiT object. Returns 0 on success. Any other number ends the call on all ranks with ABORTED.
+ * Only for host arrays. */
+typedef int32_t (*entrain_edit_fetch_fn)(void* user);
+
 /* The caller's outer step of one layer. Moves this rank's `count` elements of the anchor, in place, in the direction
  * opposite to `grad`. `grad` is the combined and clipped pseudo-gradient. `step` is 1 for the layer's first step, and
  * increases by 1 each time. A thread of the library calls the function, for one layer at a time. The function must not
@@ -599,6 +611,8 @@ typedef struct entrain_edit_config {
                                           or hangs, or its host is cut off. So a pause holds the others for this time,
                                           not until the deadline. 0 (default): entrain_comm_config_t.silence_ns, else 3
                                           s with admit, else 30 s. Applies to the communicators of the mesh, too */
+  entrain_edit_fetch_fn fetch;         /* for parameters in memory that the library cannot see; NULL (default): none */
+  void* fetch_user;                    /* first argument of fetch; owned by the caller */
 } entrain_edit_config_t;
 ENTRAIN_API void entrain_edit_config_init_sized(entrain_edit_config_t* config, size_t bytes);
 static ENTRAIN_INLINE void entrain_edit_config_init(entrain_edit_config_t* config) {

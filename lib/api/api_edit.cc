@@ -42,6 +42,8 @@ absl::StatusOr<EditOptions> ToEditOptions(const entrain_edit_config_t& config,
   ENTRAIN_ASSIGN_OR_RETURN(EditOptions options, NumbersOf<EditRows>(config));
   options.outer_step = config.outer_step;
   options.outer_user = config.outer_user;
+  options.fetch = config.fetch;
+  options.fetch_user = config.fetch_user;
   options.fragment_of_layer = Copy(config.fragment_of_layer, config.shard->shards->slab().layers());
   options.fragment_intervals = Copy(config.fragment_intervals, config.fragments);
   options.fragment_offsets = Copy(config.fragment_offsets, config.fragments);

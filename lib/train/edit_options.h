@@ -43,6 +43,10 @@ using OuterStepFn = int32_t (*)(void* user, int32_t layer, int64_t step, float* 
 struct EditOptions {
   ENTRAIN_EDIT_OPTIONS(ENTRAIN_OPTION_FIELD)
   OuterStepFn outer_step = nullptr;  // for outer_optimizer callback
+  // If not null, it copies the caller's parameters into the arrays of LayerArrays, and LayerSync calls it
+  // before it reads or changes them.
+  int32_t (*fetch)(void* user) = nullptr;
+  void* fetch_user = nullptr;
   void* outer_user = nullptr;
   std::vector<int32_t> fragment_of_layer;   // by layer; if not empty, replaces fragment_pattern
   std::vector<int64_t> fragment_intervals;  // by fragment; if not empty, replaces H

@@ -205,6 +205,10 @@ LayerSync::LayerSync(std::shared_ptr<Mesh> mesh, std::shared_ptr<LayerShards> sh
 // If `wait_ns` is set, this replica is a newcomer.
 absl::Status LayerSync::Start(std::optional<int64_t> wait_ns) {
   const int layers = shards_->slab().layers();
+  if (options_.fetch != nullptr && room_ != nullptr) {
+    return absl::InvalidArgumentError(
+        "edit: fetch: a function, is for host arrays; this shard's arrays are on a device");
+  }
   ENTRAIN_RETURN_IF_ERROR(CheckMayRepair(options_, exchange_.members().now(), room_ != nullptr));
   ENTRAIN_RETURN_IF_ERROR(exchange_.Reserve());
   ENTRAIN_RETURN_IF_ERROR(wait_ns.has_value() ? membership_.Join(*wait_ns) : membership_.Start());

@@ -167,6 +167,9 @@ class LayerSync final {
 
   // The functions down to StayForRound are in layer_sync_rounds.cc.
   absl::StatusOr<bool> StartIfDue();
+  // Lets the caller copy its parameters into the arrays (EditOptions::fetch), once in a call of the
+  // caller. Must be called before the arrays are read or changed.
+  absl::Status Fetch();
   absl::Status StartFirst();
   std::shared_ptr<ExchangeRound> NewRound(std::vector<int> layers, bool behind);
   absl::Status StartExchange(std::vector<int> layers);
@@ -201,6 +204,7 @@ class LayerSync final {
   std::shared_ptr<ExchangeRound> round_;     // last round that does not overlap with further steps
   int64_t background_began_ = 0;             // counter_.beginnings() at the last BeginBackground
   int64_t step_began_ns_ = 0, step_ns_ = 0;  // start of the step, and the usual time of one
+  bool fetched_ = false;                     // Fetch has run in this call of the caller
   bool admission_owed_ = false;              // PostAdmission must be called when the step is over
   uint64_t exposed_ns_ = 0;
   ExchangeBytes base_;  // bytes sent during Create

@@ -10,7 +10,19 @@
 
 namespace entrain {
 
+// An error is told to the other ranks, which may be waiting for this rank.
+absl::Status LayerSync::Fetch() {
+  if (options_.fetch == nullptr || std::exchange(fetched_, true)) {
+    return absl::OkStatus();
+  }
+  const int32_t returned = options_.fetch(options_.fetch_user);
+  return returned == 0 ? absl::OkStatus()
+                       : runner_->Meet(absl::AbortedError(
+                             absl::StrCat("the function fetch returned ", returned)));
+}
+
 absl::StatusOr<bool> LayerSync::StartIfDue() {
+  fetched_ = false;
   TakeBackMissed();
   BeginBackground();
   if (membership_.closer() != nullptr &&
@@ -63,6 +75,7 @@ absl::StatusOr<bool> LayerSync::StartIfDue() {
 // warm-up. At this time all replicas have equal parameters, so nothing is exchanged.
 absl::Status LayerSync::StartFirst() {
   ENTRAIN_RETURN_IF_ERROR(counter_.CheckMayBegin());
+  ENTRAIN_RETURN_IF_ERROR(Fetch());
   if (!options_.plain()) {
     ENTRAIN_RETURN_IF_ERROR(worker_->RunHere([this] { return exchange_.CreateAnchors(); }));
   }
@@ -98,6 +111,7 @@ absl::StatusOr<bool> LayerSync::OfferIfDue() {
   if (!mergeable.ok()) {
     return runner_->Meet(mergeable.status());  // another rank may be waiting for this rank
   }
+  ENTRAIN_RETURN_IF_ERROR(Fetch());  // an offer, too, is a copy of the parameters
   if (std::find(mergeable->begin(), mergeable->end(), true) != mergeable->end()) {
     // A layer that was gathered before would keep its old parameters.
     ENTRAIN_RETURN_IF_ERROR(Annotate(shards_->CheckAllReleased(), "edit"));
@@ -121,6 +135,7 @@ absl::Status LayerSync::StartWithEverybody(std::vector<int> layers) {
     return StartExchange(std::move(layers));
   }
   ENTRAIN_RETURN_IF_ERROR(Annotate(shards_->CheckAllReleased(), "edit"));
+  ENTRAIN_RETURN_IF_ERROR(Fetch());
   Standing standing = counter_.TakeStanding(schedule_->all());
   {
     const absl::MutexLock lock(&runner_->between_late_rounds());  // so no round is under way
@@ -142,6 +157,7 @@ std::shared_ptr<ExchangeRound> LayerSync::NewRound(std::vector<int> layers, bool
 absl::Status LayerSync::StartExchange(std::vector<int> layers) {
   // A layer that was gathered before would keep its old parameters.
   ENTRAIN_RETURN_IF_ERROR(Annotate(shards_->CheckAllReleased(), "edit"));
+  ENTRAIN_RETURN_IF_ERROR(Fetch());
   round_ = NewRound(std::move(layers), /*behind=*/false);
   return absl::OkStatus();
 }
@@ -215,6 +231,7 @@ void LayerSync::CountMissed() {
 absl::Status LayerSync::StartBehind(std::vector<int> layers) {
   // With kRestart, a layer that was gathered before would keep its old parameters.
   ENTRAIN_RETURN_IF_ERROR(Annotate(shards_->CheckAllReleased(), "edit"));
+  ENTRAIN_RETURN_IF_ERROR(Fetch());
   ENTRAIN_RETURN_IF_ERROR(
       Annotate(worker_->RunHere([&] { return exchange_.snapshots().Take(layers); }), "edit"));
   const std::shared_ptr<ExchangeRound> round = NewRound(std::move(layers), /*behind=*/true);
@@ -256,6 +273,7 @@ absl::Status LayerSync::Settle() {
     ENTRAIN_RETURN_IF_ERROR(worker_->Wait(round->last_job()));
   }
   ENTRAIN_RETURN_IF_ERROR(error_.status());
+  ENTRAIN_RETURN_IF_ERROR(Fetch());
   ENTRAIN_RETURN_IF_ERROR(error_.Or(Annotate(runner_->Merge(round), "edit")));
   behind_.RemoveFirst();
   trigger_->Met();
@@ -271,6 +289,7 @@ absl::Status LayerSync::Settle() {
 absl::Status LayerSync::Leave() {
   ENTRAIN_RETURN_IF_ERROR(error_.status());
   state_->Move();
+  fetched_ = false;
   const int pending = gates_->FirstPending();
   if (!counter_.left() && pending >= 0) {
     return absl::FailedPreconditionError(

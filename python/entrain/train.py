@@ -406,8 +406,11 @@ class EDiT(Checkpointed):
     _kind = "edit"
 
     def __init__(self, mesh: Mesh, shard: Shard, config: Optional[EditConfig] = None, *,
-                 join: Optional[float] = None, **options: Any) -> None:
+                 join: Optional[float] = None, fetch: Optional[Callable[[], object]] = None, **options: Any) -> None:
         """Takes options as a config, or one by one: EDiT(mesh, shard, local_sgd_sync_interval=16). Collective.
+
+        `fetch` copies the parameters into the bound arrays, for parameters that lie elsewhere (entrain_edit_fetch_fn says when
+        it is called, and when they must be copied back).
 
         With `join`, this replica joins replicas that train with admit="exchange". The call waits until they take it in,
         at most `join` seconds (entrain_edit_join). The mesh then has the ranks of this replica alone. Its communicator
@@ -433,7 +436,10 @@ class EDiT(Checkpointed):
                 outer(layer, step, view(anchor, count, DType.F32), view(grad, count, DType.F32))
 
             callbacks.append(Callback(called, "entrain_outer_step_fn"))
-            struct.outer_step = callbacks[0].pointer
+            struct.outer_step = callbacks[-1].pointer
+        if fetch is not None:
+            callbacks.append(Callback(lambda user: fetch(), "entrain_edit_fetch_fn"))
+            struct.fetch = callbacks[-1].pointer
         struct.timeout_ns = nanoseconds(given.timeout)
         out = ffi.new("entrain_edit_t**")
 

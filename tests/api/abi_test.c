@@ -273,7 +273,7 @@ static void check_shard_stats(void) {
 }
 
 static void check_edit_config(void) {
-  SIZE(entrain_edit_config_t, 432);
+  SIZE(entrain_edit_config_t, 448);
   AT(entrain_edit_config_t, size, 0);
   AT(entrain_edit_config_t, shard, 8);
   AT(entrain_edit_config_t, local_sgd_sync_interval, 16);
@@ -342,6 +342,8 @@ static void check_edit_config(void) {
   AT(entrain_edit_config_t, in_flight_bytes, 408);
   AT(entrain_edit_config_t, identity, 416);
   AT(entrain_edit_config_t, silence, 424);
+  AT(entrain_edit_config_t, fetch, 432);
+  AT(entrain_edit_config_t, fetch_user, 440);
 }
 
 static void check_edit_option(void) {

@@ -14,6 +14,11 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 RUN = os.environ["TEST_ENTRAIN_RUN"]  # entrain-run
 _names = itertools.count()
 
+if os.environ.get("TEST_STAGING"):
+    sys.path.insert(0, str(ROOT / "tests/python/with_torch"))
+    import forks
+    forks.stage()
+
 
 def ranks(size, body, timeout=20.0):
     """Calls body(comm) on `size` ranks, which are threads with a runtime each. Returns the results in rank order. If

@@ -524,5 +524,109 @@ TEST(LayerSync, AnExchangeThatFailsBeforeBeginForwardReturnsHoldsNobody) {
   });
 }
 
+// ---- Parameters in memory that the library does not see ----------------------------------------
+
+// The parameters of a replica whose arrays are twins: they are valid only where the library may read
+// them.
+struct Elsewhere {
+  explicit Elsewhere(Replica& r) : replica(r), params(r.params()) {}
+  static int32_t Fetch(void* user) {
+    auto& self = *static_cast<Elsewhere*>(user);
+    self.replica.params() = self.params;
+    ++self.fetches;
+    return self.fails ? 5 : 0;
+  }
+  void Store() {
+    params = replica.params();
+    replica.params().assign(params.size(), std::nanf(""));
+  }
+  Replica& replica;
+  std::vector<float> params;
+  int fetches = 0;
+  bool fails = false;
+};
+
+// Trains for some steps. Returns the last parameters.
+std::vector<float> TrainElsewhere(Replica& r, EditOptions options, bool elsewhere, int* fetches) {
+  Elsewhere other(r);
+  if (elsewhere) {
+    options.fetch = Elsewhere::Fetch;
+    options.fetch_user = &other;
+    r.params().assign(other.params.size(), std::nanf(""));
+  }
+  r.Edit(options);
+  const auto forward = [&] {
+    const int before = other.fetches;
+    r.Forward();  // waits for all layers
+    if (elsewhere && other.fetches > before) {
+      EXPECT_EQ(other.fetches, before + 1);
+      other.Store();
+    }
+  };
+  for (int step = 0; step < 12; ++step) {
+    forward();
+    r.ForEach(elsewhere ? other.params : r.params(), [&](int layer, int64_t element, float& value) {
+      value += 0.1f * Noise(layer, element, step,
+                            step < options.local_sgd_warmup_steps ? 0 : r.replica() + 1);
+    });
+    r.EndStep();
+  }
+  *fetches = other.fetches;
+  EXPECT_EQ(r.edit().RequestSync(), absl::OkStatus());
+  forward();
+  std::vector<float> last = elsewhere ? other.params : r.params();
+  r.MeetAll();
+  r.DestroyEdit();
+  r.MeetAll();
+  return last;
+}
+
+TEST(LayerSync, ParametersThatLieElsewhereGetTheSameBits) {
+  EditOptions weighed = Weighed();
+  weighed.local_sgd_warmup_steps = 2;
+  weighed.local_sgd_sync_interval = 3;
+  EditOptions behind = weighed;
+  behind.overlap_steps = 2;
+  EditOptions fragments = behind;
+  fragments.fragments = 2;
+  EditOptions plain;
+  plain.local_sgd_sync_interval = 3;
+  for (const EditOptions& options : {weighed, behind, fragments, plain}) {
+    RunReplicas({2, 2}, FourLayers(), [&](Replica& r) {
+      const std::vector<float> begin = r.params();
+      int fetches = 0;
+      const std::vector<float> here = TrainElsewhere(r, options, false, &fetches);
+      EXPECT_EQ(fetches, 0);
+      r.params() = begin;
+      const std::vector<float> there = TrainElsewhere(r, options, true, &fetches);
+      EXPECT_EQ(here, there);
+      // Steps without an exchange or a merge cost nothing.
+      EXPECT_GE(fetches, 3);
+      EXPECT_LE(fetches, options.fragments > 1 ? 12 : options.overlap_steps > 0 ? 8 : 5);
+    });
+  }
+}
+
+TEST(LayerSync, ParametersThatCannotBeFetchedAreAnErrorOfAllRanks) {
+  RunReplicas({1, 2}, FourLayers(), [&](Replica& r) {
+    Elsewhere other(r);
+    EditOptions options = Weighed();
+    options.local_sgd_sync_interval = 1;
+    options.fetch = Elsewhere::Fetch;
+    options.fetch_user = &other;
+    r.Edit(options);
+    r.Forward();
+    r.EndStep();
+    other.fails = r.replica() == 1;
+    absl::Status status = r.edit().BeginForward(true, true).status();
+    for (int layer = 0; layer < 4 && status.ok(); ++layer) {
+      status = r.edit().WaitLayer(layer);
+    }
+    EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("the function fetch returned 5"));
+    r.MeetAll();
+  });
+}
+
 }  // namespace
 }  // namespace entrain

@@ -121,7 +121,7 @@ class GradientMean:
         somewhere = (pieces[-2] > 0).tolist()
         for param, piece, present in zip(part.params, pieces, somewhere):
             if present and param.grad is None:
-                param.grad = piece.view(param.shape).to(param.dtype, copy=True)
+                param.grad = piece.view(param.shape).to(param.device, param.dtype, copy=True)
             elif present:
                 param.grad.copy_(piece.view(param.shape))
         return (pieces[-1] > 0).nonzero().flatten().tolist()  # type: ignore[no-any-return]

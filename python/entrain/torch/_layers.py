@@ -43,7 +43,7 @@ def like(local: Tensor, param: Tensor) -> Tensor:
     """Returns this rank's part of a value that has the parameter's shape, as a DTensor if the parameter is one."""
     if is_dtensor(param):
         from torch.distributed.tensor import DTensor
-        shaped = local.view(local_of(param).shape)
+        shaped = local.view(local_of(param).shape).to(local_of(param).device)
         return DTensor.from_local(shaped, param.device_mesh, param.placements, run_check=False, shape=param.shape,
                                   stride=param.stride())
     return local.view(param.shape)
@@ -66,14 +66,17 @@ class Layer:
     #: This rank's parts of all parameters, one after another, each with room for the longest part of any rank. Set by
     #: `bind`.
     flat: Tensor = dataclasses.field(default_factory=lambda: torch.empty(0))
+    #: What the library sees of `flat`: the same tensor, or its twin in host memory. Set by `bind`.
+    host: Tensor = dataclasses.field(default_factory=lambda: torch.empty(0))
     #: Elements of `flat` for each parameter. Those beyond the parameter's own are zero.
     rooms: List[int] = dataclasses.field(default_factory=list)
 
-    def bind(self, dtype: torch.dtype, ranks: int) -> None:
-        """Moves the parameters, which `ranks` ranks share, into one flat array. The Parameter objects stay, with their
-        names and shapes, and become views of the array."""
+    def bind(self, dtype: torch.dtype, ranks: int, staging: bool) -> None:
+        """Moves the parameters, which `ranks` ranks share, into one flat array on their device. The Parameter objects stay, with
+        their names and shapes, and become views of the array. staging: the library gets a twin of it in host memory."""
         self.rooms = [-(-rows // ranks) * (count // rows) if rows else 0 for count, rows in self.segments]
-        self.flat = torch.zeros(sum(self.rooms), dtype=dtype)
+        self.flat = torch.zeros(sum(self.rooms), dtype=dtype, device=local_of(self.params[0][1]).device)
+        self.host = host_twin(self.flat) if staging else self.flat
         for (_, param), room, whole in zip(self.params, self.rooms, self.flat.split(self.rooms)):
             # This is the only use of a private member: to_local() returns an alias, and no public function gives other
             # memory to a DTensor.
@@ -89,6 +92,18 @@ class Layer:
                     if any(own is param for own in module.parameters(recurse=False)):
                         module.load_state_dict({}, strict=False)
             local.data = part
+
+    @torch.no_grad()
+    def fetch(self) -> None:
+        """Copies the parameters to the library's twin. On an accelerator the copy is over after `Stream.wait`."""
+        if self.host is not self.flat:
+            self.host.copy_(self.flat, non_blocking=True)
+
+    @torch.no_grad()
+    def store(self) -> None:
+        """Copies the library's twin to the parameters, in the order of the current stream."""
+        if self.host is not self.flat:
+            self.flat.copy_(self.host, non_blocking=True)
 
     @property
     def count(self) -> int:
@@ -113,6 +128,50 @@ class Layer:
                     text=f"the parameter {name} no longer lies where EDiT has bound it; load_state_dict(assign=True), .to() and "
                          "assignments to .data after the EDiT object was made do this; copy into the parameter instead"))
             address += room * local.element_size()
+
+
+def host_twin(tensor: Tensor) -> Tensor:
+    """Returns a tensor in host memory like `tensor`, pinned if it is on an accelerator, so that copies need no bounce."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.device.type not in ("cpu", "meta") and _pins(tensor.device))
+
+
+def _pins(device: torch.device) -> bool:
+    try:
+        return torch.empty(0, pin_memory=True).is_pinned() or device.type == "cuda"
+    except RuntimeError:  # the back end of the device has no pinned memory
+        return False
+
+
+class Stream:
+    """The stream on which the caller computes, for copies on other threads. On a device without streams, and on the CPU, every
+    copy is over when it returns."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream: Any = None
+
+    def note(self) -> None:
+        """Must be called on the caller's thread, behind the kernels that write the parameters."""
+        try:
+            self._stream = None if self._device.type == "cpu" else torch.accelerator.current_stream(self._device)
+        except (RuntimeError, NotImplementedError):
+            self._stream = None
+
+    def __enter__(self) -> None:
+        if self._stream is not None:
+            self._before = torch.accelerator.current_stream(self._device)
+            torch.accelerator.set_stream(self._stream)
+
+    def __exit__(self, *unused: Any) -> None:
+        if self._stream is not None:
+            torch.accelerator.set_stream(self._before)
+
+    def wait(self) -> None:
+        """Waits for the copies that were made on this stream."""
+        if self._stream is not None:
+            self._stream.synchronize()
+        elif self._device.type != "cpu":
+            torch.accelerator.synchronize(self._device)
 
 
 def default_layers(model: nn.Module) -> List[nn.Module]:
@@ -170,13 +229,24 @@ def layers_of(model: nn.Module, chosen: Optional[Sequence[nn.Module]], replicate
     return found
 
 
+def device_of(layers: Sequence[Layer]) -> torch.device:
+    """Returns the one device of all parameters."""
+    first, device = layers[0].params[0][0], local_of(layers[0].params[0][1]).device
+    for layer in layers:
+        for name, param in layer.params:
+            here = local_of(param).device
+            if here.type == "meta":
+                raise invalid("EDiT", f"the parameter {name} is on meta; give the model its memory first (to_empty, and its values)")
+            if here != device:
+                raise invalid("EDiT", f"the parameter {name} is on {here}, and {first} is on {device}; expected one device")
+    return device
+
+
 def dtype_of(layers: Sequence[Layer]) -> torch.dtype:
-    """Returns the one type of all parameters, which must be float32 or bfloat16 in host memory."""
+    """Returns the one type of all parameters, which must be float32 or bfloat16."""
     dtype = layers[0].params[0][1].dtype
     for layer in layers:
         for name, param in layer.params:
-            if param.device.type != "cpu":
-                raise invalid("EDiT", f"the parameter {name} is on {param.device}; expected the CPU")
             if param.dtype != dtype:
                 raise invalid("EDiT", f"the parameter {name} is {param.dtype}, and others are {dtype}; expected one type")
     if dtype not in (torch.float32, torch.bfloat16):

@@ -99,9 +99,8 @@ def bytes_of(tensor: Tensor) -> Tensor:
 
 def sums_of(params: Sequence[Tuple[str, Tensor]]) -> Tensor:
     """Returns a number for each tensor, which differs if one bit differs."""
-    sums = [bytes_of(tensor).to(torch.int64).sum() if tensor.numel() % 2 else bytes_of(tensor).view(torch.int16).to(torch.int64).sum()
-            for _, tensor in params]
-    return torch.stack([one.cpu() for one in sums]) if sums else torch.zeros(0, dtype=torch.int64)
+    return torch.tensor([sum(int(piece.sum(dtype=torch.int64)) for piece in bytes_of(tensor).view(torch.int16).split(1 << 24))
+                         for _, tensor in params], dtype=torch.int64)
 
 
 def first_difference(comm: Comm, params: Sequence[Tuple[str, Tensor]]) -> Optional[Tuple[str, int]]:

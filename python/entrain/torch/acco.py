@@ -19,10 +19,12 @@ from ..acco import ACCO as Channel
 from ..acco import AccoGroup, AccoInfo
 from ..checkpoints import check_keep, remove_old_checkpoints, resume_from
 from ..comm import Comm
-from ..errors import invalid
+from .._library import lib
+from ..errors import ErrorRecord, FailedPrecondition, invalid
 from ..optim import Optim
 from ..training import State, StateEntry
-from ._layers import is_dtensor, local_of, tensor_of
+from ._layers import host_twin, is_dtensor, local_of, tensor_of
+from ._seams import same_bytes
 
 _T = TypeVar("_T", bound="ACCO")
 
@@ -54,12 +56,15 @@ class ACCO:
     Parameter objects, their names and shapes stay. It copies the parameters and buffers of rank 0 to all ranks. From
     then on a backward pass adds gradients to the channel's accumulator and leaves `param.grad` at None.
 
-    model      a module on the CPU, all its parameters f32 or all bf16, without DTensors
+    model      a module on one device, all its trained parameters f32 or all bf16, without DTensors. On an accelerator the exchange
+               and the optimizer work on the host: each round costs one copy of the gradients and one of the parameters
     optimizer  "adamw", "sgd" or "agd", an entrain.Optim, or a torch.optim.AdamW or SGD. A torch optimizer gives its
                options and parameter groups (weight decay, betas and relative learning rates may differ by group) and is
-               not used afterwards; its first group's lr is then the default of `lr`
+               not used afterwards (its own step, and a scheduler that changes its rates, are refused); its first group's lr is
+               then the default of `lr`. Gradients never lie in param.grad, so torch's clip_grad_norm_ sees none: set clip_norm
     comm       all ranks; None: Comm.from_env(), which close() then closes. With join: None, or a communicator of this
                process alone
+    staging    True: such copies also for parameters on the CPU; None: on accelerators only
     options    those of entrain.ACCO: method, lr, min_lr, schedule_*, limit, clip_norm, warmup_rounds, ... With join the
                model must have no frozen parameters and no buffers, because the other ranks do not send them
 
@@ -67,13 +72,19 @@ class ACCO:
     of all ranks. Thread safety: one thread at a time. `step` raises the failures of other ranks."""
 
     def __init__(self, model: nn.Module, optimizer: Union[str, Optim, torch.optim.Optimizer] = "adamw", *,
-                 comm: Optional[Comm] = None, **options: Any) -> None:
+                 comm: Optional[Comm] = None, staging: Optional[bool] = None, **options: Any) -> None:
         groups = self._groups_of(model, optimizer)
         params = [param for group in groups for param in group]
+        device = params[0].device
         for name, param in model.named_parameters():
-            if is_dtensor(param) or param.device.type != "cpu" or param.dtype != params[0].dtype:
+            if param.requires_grad and (is_dtensor(param) or param.device != device or param.dtype != params[0].dtype):
                 raise invalid("ACCO", f"the parameter {name} is {'a DTensor' if is_dtensor(param) else param.dtype} on "
-                                      f"{param.device}; expected plain tensors of one type on the CPU")
+                                      f"{param.device}; expected plain tensors of one type on one device")
+        if device.type == "meta":
+            raise invalid("ACCO", "the parameters are on meta; give the model its memory first (to_empty, and its values)")
+        if staging is False and device.type != "cpu":
+            raise invalid("ACCO", f"staging is False, and the parameters are on {device}, which the library does not see")
+        self._staging = device.type != "cpu" if staging is None else staging
         given = {name: tensor for name, tensor in model.named_parameters() if not tensor.requires_grad}
         given.update(model.named_buffers())
         if options.get("join") is not None:
@@ -88,7 +99,7 @@ class ACCO:
         self._mesh: Optional[DeviceMesh] = None
         joins = options.get("join") is not None
         self.comm = comm if comm is not None else Comm.alone(options.get("admit_store")) if joins else Comm.from_env()
-        self._flat = torch.empty(sum(param.numel() for param in params), dtype=params[0].dtype)
+        self._flat = torch.empty(sum(param.numel() for param in params), dtype=params[0].dtype, device=device)
         places: List[Tuple[nn.Parameter, int]] = []
         ends: List[int] = [0]
         for group in groups:
@@ -101,20 +112,38 @@ class ACCO:
             ends.append(places[-1][1] + places[-1][0].numel())
         if isinstance(optimizer, torch.optim.Optimizer):
             rate = float(optimizer.param_groups[0]["lr"])
+            if rate <= 0:
+                raise invalid("ACCO", f"the optimizer's first group has lr={rate:g}; give it the greatest rate, and ACCO the schedule (schedule_warmup, "
+                                      "schedule_total, min_lr, or schedule), because a scheduler of torch has no effect here")
             options.setdefault("lr", rate)
             options["groups"] = [AccoGroup(first, last - first, _like(optimizer, group), float(group["lr"]) / rate)
                                  for first, last, group in zip(ends, ends[1:], optimizer.param_groups)]
             optim: Optional[Optim] = None
         else:
             optim = Optim(optimizer) if isinstance(optimizer, str) else optimizer
-        for tensor in given.values():
-            if tensor.numel():
-                self.comm.broadcast(tensor.detach(), root=0)
-        self._channel = Channel(self.comm, self._flat, optim, **options)
+        errors = [error for name, tensor in given.items() if (error := same_bytes(self.comm, name, tensor.detach()))]
+        failed = self.comm.all_gather(np.array([len(errors)], np.int64)).ravel().tolist()
+        if any(failed):
+            raise invalid("ACCO", errors[0] if errors else f"rank {[count > 0 for count in failed].index(True)} has a buffer or a frozen "
+                                                           "parameter that cannot be made equal; its own error names it")
+        # What the library sees of the parameters.
+        self._host = host_twin(self._flat) if self._staging else self._flat
+        if self._staging:
+            self._host.copy_(self._flat)
+        self._channel = Channel(self.comm, self._host, optim, **options)
+        self._store()
         # Gradients are in the library's memory, which lives as long as the channel, so the hooks are removed first.
         kind = options.get("grads_dtype") or ("f32" if params[0].dtype == torch.float32 else "bf16")
         self._accumulator = _tensor(self._channel.gradients, kind)
+        # Where the backward pass adds gradients. On a device it is another array, which `step` hands over.
+        self._gradients = self._accumulator
+        if self._staging:
+            self._gradients = torch.zeros(self._accumulator.shape, dtype=self._accumulator.dtype, device=device)
         self._hooks = [param.register_post_accumulate_grad_hook(self._adder(first)) for param, first in places]
+        self._optimizer = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
+        self._rates = [] if self._optimizer is None else [float(group["lr"]) for group in self._optimizer.param_groups]
+        if self._optimizer is not None:
+            self._hooks.append(self._optimizer.register_step_pre_hook(self._refuse_step))
         #: Whether the run is over. The parameters are then equal on all ranks.
         self.finished = False
 
@@ -134,11 +163,23 @@ class ACCO:
             _like(optimizer, group)
         return groups
 
+    def _refuse_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        raise FailedPrecondition(ErrorRecord(code=lib.ENTRAIN_FAILED_PRECONDITION, text="optimizer.step: ACCO makes the steps with the options "
+                                             "of this optimizer; call acco.step(tokens) after the backward pass instead"))
+
+    def _check_rates(self) -> None:
+        for group, rate in zip(() if self._optimizer is None else self._optimizer.param_groups, self._rates):
+            if float(group["lr"]) != rate:
+                raise FailedPrecondition(ErrorRecord(
+                    code=lib.ENTRAIN_FAILED_PRECONDITION,
+                    text=f"the optimizer's lr was {rate:g} when ACCO took it, and is {float(group['lr']):g} now (a scheduler of torch?), which "
+                         "has no effect; give ACCO the schedule: schedule_warmup, schedule_total and min_lr, or schedule"))
+
     def _adder(self, first: int) -> Any:
         def add(param: Tensor) -> None:
             gradient = param.grad
             assert gradient is not None
-            self._accumulator[first:first + param.numel()].add_(gradient.reshape(-1))
+            self._gradients[first:first + param.numel()].add_(gradient.reshape(-1))
             param.grad = None
 
         return add
@@ -148,10 +189,21 @@ class ACCO:
         current round is over, installs the parameters of the round and starts the exchange of the added gradients.
         Waits for other ranks only if the method must. Returns True if the run is over. After that the run cannot
         continue, and later backward passes have no effect."""
+        self._check_rates()
         self._channel.add(microbatches, tokens)
         if self._channel.poll():
+            if self._staging:
+                self._accumulator.add_(self._gradients.cpu())
+                self._gradients.zero_()
             self.finished = self._channel.install()
+            self._store()
         return self.finished
+
+    @torch.no_grad()
+    def _store(self) -> None:
+        """Copies what the library has changed to the parameters."""
+        if self._staging:
+            self._flat.copy_(self._host)
 
     def stop(self) -> None:
         """Ends the run at the first commit that learns of this call. Local; any rank may call it."""
@@ -173,6 +225,7 @@ class ACCO:
     def load(self, directory: "str | os.PathLike[str]", name: str = "local_sgd_ckpt", *, exact: bool = True) -> None:
         """Continues from a checkpoint of `save`; only rank 0 reads. On an error nothing has changed. Collective; blocks."""
         self._channel.load(os.fspath(directory), name, kind="exact" if exact else "portable")
+        self._store()
         self.finished = bool(self._channel.info().finished)
 
     def resume(self, directory: "str | os.PathLike[str]", *, exact: bool = True) -> Optional[str]:
@@ -202,8 +255,9 @@ class ACCO:
         with self._channel.open_state("exact" if bool(state["exact"]) else "portable") as opened:
             for entry in opened.entries:
                 if entry.count:
-                    opened.set(entry, local_of(state[self._name(entry)]).reshape(-1))
+                    opened.set(entry, local_of(state[self._name(entry)]).reshape(-1).cpu())
             opened.commit()
+        self._store()
         self.finished = bool(self._channel.info().finished)
 
     def _name(self, entry: StateEntry) -> str:

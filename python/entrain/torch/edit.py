@@ -28,7 +28,7 @@ from ..train import EDiT as Engine
 from ..train import EditConfig, EditInfo, Mesh, Shard
 from ..training import State, StateEntry
 from ._gradients import GradientMean
-from ._layers import dtype_of, is_dtensor, is_fsdp, layers_of, like, local_of, sharding_of, tensor_of
+from ._layers import Stream, device_of, dtype_of, is_dtensor, is_fsdp, layers_of, like, local_of, sharding_of, tensor_of
 from ._options import config_of
 from ._outer import TorchOuter
 from ._seams import Hook, check_ddp, ddp_around, ddp_inside, first_difference, rank_in_torch, refuse_fsdp1, same_bytes
@@ -60,7 +60,9 @@ class EDiT:
     What cannot be right is refused by name: FSDP1, DistributedDataParallel over several replicas, parameters that require
     gradients later, or lie elsewhere, than when the object was made, replicas that differ when the anchors are made.
 
-    model         a module on the CPU, f32 or bf16; after fully_shard, before the first forward pass
+    model         a module on any one device, f32 or bf16; after fully_shard, before the first forward pass. On an accelerator
+                  the exchange works on a twin of the parameters in pinned host memory, and so do anchors and outer state: an
+                  exchange costs one copy of the parameters each way, and 8 bytes a parameter of host memory
     optimizer     steps the model's parameters; any optimizer
     config, options
                   entrain.EditConfig, and its fields by keyword, which override those in `config`. outer_optim_class
@@ -78,6 +80,7 @@ class EDiT:
                   gradients. The replicated parameters of a module form a layer of their own
     layers        the modules whose parameters are exchanged together, in the order of the forward pass; None: the modules
                   given to fully_shard, or the children of the largest ModuleList or Sequential. The rest is a layer of its own
+    staging       True: such a twin also for parameters on the CPU; None: on accelerators only
     join          seconds. This replica joins replicas that train with admit="exchange", for example when it is started
                   again after a loss. The constructor waits until they take it in, at most so long, and the parameters
                   become theirs; `info.steps` says at which step they are. The optimizer starts anew. Frozen parameters
@@ -91,7 +94,8 @@ class EDiT:
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, config: Optional[EditConfig] = None, *,
                  comm: Optional[Comm] = None, mesh: Optional[Mesh] = None, replicated: Iterable[nn.Parameter] = (),
-                 layers: Optional[Sequence[nn.Module]] = None, join: Optional[float] = None, **options: Any) -> None:
+                 layers: Optional[Sequence[nn.Module]] = None, staging: Optional[bool] = None,
+                 join: Optional[float] = None, **options: Any) -> None:
         settings = config_of(config, options)
         if mesh is not None and comm is None:
             raise invalid("EDiT", "a mesh without comm, the communicator that it was made of")
@@ -101,7 +105,12 @@ class EDiT:
         self.model = model
         self.optimizer = optimizer
         self._layers = layers_of(model, layers, replicated)
-        dtype = dtype_of(self._layers)
+        self._pending = [False] * len(self._layers)
+        dtype, device = dtype_of(self._layers), device_of(self._layers)
+        if staging is False and device.type != "cpu":
+            raise invalid("EDiT", f"staging is False, and the parameters are on {device}, which the library does not see")
+        self._staging = device.type != "cpu" if staging is None else staging
+        self._stream, self._fetched = Stream(device), False
         sharding = sharding_of(model, self._layers)
         self._fsdp = [module for module in model.modules() if is_fsdp(module)]
         self._own_comm = comm is None
@@ -115,7 +124,7 @@ class EDiT:
         self._sync = self._mesh.comm("sync")
         self._check_sharding(sharding.ranks)
         for layer in self._layers:
-            layer.bind(dtype, sharding.size)
+            layer.bind(dtype, sharding.size, self._staging)
         self._outer = settings.outer_step if isinstance(settings.outer_step, TorchOuter) else None
         if self._outer is not None:
             self._outer.bind(self._layers, whole=self._mesh.coordinate("model")[1] == 1)
@@ -123,15 +132,19 @@ class EDiT:
         self._shard = Shard(self._mesh, [layer.count for layer in self._layers], param_dtype=kind,
                             grad_dtype=kind, segments=[layer.segments for layer in self._layers],
                             replicated=[layer.replicated for layer in self._layers])
-        self._shard.bind_layers([layer.flat if layer.flat.numel() else None for layer in self._layers])
+        self._shard.bind_layers([layer.host if layer.host.numel() else None for layer in self._layers])
         self._accumulation = settings.gradient_accumulation_steps
         self._check_gradients(settings)
         self._start_alike()
         # A step is one forward pass for the library, whatever the number of micro-batches.
-        self._edit = Engine(self._mesh, self._shard, dataclasses.replace(settings, gradient_accumulation_steps=1), join=join)
+        self._edit = Engine(self._mesh, self._shard, dataclasses.replace(settings, gradient_accumulation_steps=1), join=join,
+                            fetch=self._fetch if self._staging else None)
+        if join is not None:  # they are the others' now
+            self._store()
         #: This process's replica.
         self.replica = self._edit.info().replica
         self._async, self._overlaps = settings.use_async, bool(settings.overlap_steps)
+        self._merges = self._overlaps or settings.quorum > 0 or settings.round_deadline > 0
         self._has_anchors = settings.outer_optimizer != "none" or settings.reducer != "none"
         self._anchors_at = settings.local_sgd_warmup_steps
         self._compared = join is not None  # replicas were equal when the anchors were made
@@ -140,7 +153,6 @@ class EDiT:
         self._computed = False  # gradients were computed since the last counted step
         self._stepping = False  # inside optimizer.step(), whose closure may run forward passes
         self._unseen = False  # a step had gradients, and no forward pass of the model in training mode
-        self._pending = [False] * len(self._layers)
         self._exchanging = False  # some layer is in an exchange
         self._exchanged = False  # an exchange began at the start of the current step
         self._wishes_checkpoint = False  # this rank wishes one, and no exchange has told the other ranks yet
@@ -194,7 +206,10 @@ class EDiT:
 
     @torch.no_grad()
     def _start_alike(self) -> None:
+        self._stream.note()
+        self._fetch()
         self._shard.broadcast()
+        self._store()
         others = [(f"the parameter {name}", param.detach()) for name, param in self.model.named_parameters() if not param.requires_grad]
         others += [(f"the buffer {name}", buffer) for name, buffer in self.model.named_buffers()]
         errors = [error for name, tensor in others if (error := same_bytes(self._sync, name, local_of(tensor)))]
@@ -220,6 +235,29 @@ class EDiT:
 
     # ---- the hooks of a step -----------------------------------------------------------------------------------------------
 
+    # ---- parameters on a device ----------------------------------------------------------------------------------------------
+
+    # The library works on the host twins. It asks for the parameters (_fetch) when it is about to read or change them. What it
+    # has changed is copied back before anybody else reads the parameters.
+
+    def _fetch(self) -> None:
+        self._fetched = True
+        with self._stream:
+            for layer in self._layers:
+                layer.fetch()
+            self._stream.wait()
+
+    def _store(self) -> None:
+        for layer, pending in zip(self._layers, self._pending):
+            if not pending:  # a layer whose exchange is under way is stored when it is over
+                layer.store()
+
+    def _fetch_now(self) -> None:
+        """Must be called before the library reads the parameters without asking for them."""
+        if self._staging:
+            self._stream.note()
+            self._fetch()
+
     def _before_layer(self, index: int, module: nn.Module, args: Any) -> None:
         if self._exchanging:
             self._wait(index)
@@ -228,6 +266,7 @@ class EDiT:
         if self._pending[index]:
             self._edit.wait_layer(index)
             self._pending[index] = False
+            self._layers[index].store()
         self._exchanging = any(self._pending)
 
     def _wait_all(self) -> None:
@@ -282,7 +321,11 @@ class EDiT:
             self._compare()
         if self._wishes_checkpoint:
             self._edit.wish(checkpoint=True)
+        self._stream.note()
+        self._fetched = False
         syncing = self._exchanged = self._edit.begin_forward()
+        if self._fetched and self._merges:
+            self._store()
         self._open, self._passes = True, 0
         warm = self.replicas > 1 and self._edit.gradient_scope() == "global"
         if warm != self._warm:
@@ -373,7 +416,7 @@ class EDiT:
 
     def _largest_gradient(self) -> float:
         """Returns the largest element on any rank of this replica; infinity also for NaN."""
-        largest = torch.nn.utils.get_total_norm(self._gradients(), math.inf).double().nan_to_num(nan=math.inf, posinf=math.inf).reshape(1)
+        largest = torch.nn.utils.get_total_norm(self._gradients(), math.inf).cpu().double().nan_to_num(nan=math.inf, posinf=math.inf).reshape(1)
         model = self._mesh.comm("model")
         if model.size > 1:
             model.all_reduce(largest, op="max")
@@ -405,7 +448,7 @@ class EDiT:
         self._computed = True
         if not self._warm:
             return
-        whole = gradients.contiguous()
+        whole = gradients.contiguous().cpu()
         self._sync.all_reduce(whole, op="avg")
         if whole is not gradients:
             gradients.copy_(whole)
@@ -422,14 +465,14 @@ class EDiT:
         counts = [not layer.replicated or self._mesh.coordinate("tensor")[0] == 0 for layer in self._layers]
         grads = [(local_of(param.grad), counted) for layer, counted in zip(self._layers, counts) for _, param in layer.params
                  if param.grad is not None]
-        total = torch.nn.utils.get_total_norm([grad for grad, counted in grads if counted], norm_type).double().reshape(1)
+        total = torch.nn.utils.get_total_norm([grad for grad, counted in grads if counted], norm_type).cpu().double().reshape(1)
         model = self._mesh.comm("model")
         if math.isinf(norm_type):
             model.all_reduce(total, op="max")
         else:
             total = model.all_reduce(total.pow(norm_type)).pow(1 / norm_type)
         for grad, _ in grads:
-            grad.mul_((max_norm / (total + 1e-6)).clamp(max=1.0))
+            grad.mul_(float((max_norm / (total + 1e-6)).clamp(max=1.0)))
         return total.float().reshape(())
 
     @torch.no_grad()
@@ -491,7 +534,11 @@ class EDiT:
         """A-EDiT, and quorum with overlap_steps: says that this replica has made its last step. Takes part in the others'
         exchanges until all have left. The parameters are then equal everywhere. Collective over the replica; blocks. No training may follow."""
         self._end_skipped_step()
+        self._stream.note()
+        self._fetched = False
         self._edit.leave()
+        if self._fetched:
+            self._store()
         self._reshard()
 
     @contextlib.contextmanager
@@ -512,11 +559,12 @@ class EDiT:
     def _agreed(self) -> List[Tensor]:
         counts = [layer.flat.numel() for layer in self._layers]
         dtype = self._layers[0].flat.dtype
+        self._fetch_now()
         if self._has_anchors and self.info.last_sync_step >= 0:
             slab = torch.empty(sum(counts), dtype=dtype)
             self._edit.anchor(slab)
         else:
-            slab = torch.cat([layer.flat for layer in self._layers])
+            slab = torch.cat([layer.host for layer in self._layers])
             if not self._has_anchors:
                 mean = slab.float()
                 self._sync.all_reduce(mean, op="avg")
@@ -602,6 +650,7 @@ class EDiT:
         self._check_outer("save")
         check_keep("save", keep)
         self._come_to_save("save")
+        self._fetch_now()
         self._edit.save(os.fspath(directory), name, kind="exact" if exact else "portable", one_file=one_file, overwrite=overwrite)
         if keep is not None and self._edit.reduce([]).rank == 0:
             remove_old_checkpoints(directory, keep)
@@ -611,8 +660,10 @@ class EDiT:
         an error nothing has changed. Call it between a step and the next forward pass. Collective; blocks."""
         self._check_outer("load")
         self._wait_all()
+        self._fetch_now()
         self._edit.load(os.fspath(directory), name, kind="exact" if exact else "portable")
         self._compared = True
+        self._store()
         self._restart()
         self._reshard()
 
@@ -631,6 +682,7 @@ class EDiT:
         other numbers of replicas and shards can load them. torch.save works too: if exact, each rank saves its own; otherwise
         rank 0 saves, if the model is not sharded. Allowed where `save` is allowed; collective, as `save` is."""
         self._come_to_save("state_dict")
+        self._fetch_now()
         with self._edit.open_state("exact" if exact else "portable") as opened:
             # If only the values of replica 0 count, no other replica writes any.
             state = self._tensors(opened, exact, {entry.key: opened.get(entry) for entry in opened.entries
@@ -652,14 +704,16 @@ class EDiT:
         self._wait_all()
         exact = bool(state["exact"])
         outer = [] if self._outer is None else self._outer.parse(state, self._part())
+        self._fetch_now()  # a state leaves some elements alone: the padding of uneven shards
         with self._edit.open_state("exact" if exact else "portable") as opened:
             for entry, name, param in self._names(opened):
                 if entry.count and (param is None or local_of(param).numel()):
-                    opened.set(entry, local_of(state[name]).reshape(-1))
+                    opened.set(entry, local_of(state[name]).reshape(-1).cpu())
             opened.commit()
         if self._outer is not None:
             self._outer.install(outer)
         self._compared = True
+        self._store()
         self._restart()
         self._reshard()
 
@@ -727,12 +781,13 @@ class AEDiT(EDiT):
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, config: Optional[EditConfig] = None, *,
                  comm: Optional[Comm] = None, mesh: Optional[Mesh] = None, replicated: Iterable[nn.Parameter] = (),
-                 layers: Optional[Sequence[nn.Module]] = None, join: Optional[float] = None, **options: Any) -> None:
+                 layers: Optional[Sequence[nn.Module]] = None, staging: Optional[bool] = None,
+                 join: Optional[float] = None, **options: Any) -> None:
         if not options.get("use_async", True):
             raise invalid("AEDiT", "use_async is false; take EDiT")
         options["use_async"] = True
         super().__init__(model, optimizer, config, comm=comm, mesh=mesh, replicated=replicated, layers=layers,
-                         join=join, **options)
+                         staging=staging, join=join, **options)
 
 
 def _misplaced(text: str) -> FailedPrecondition:

@@ -17,6 +17,25 @@ _context.set_forkserver_preload(["torch", "torch.distributed.checkpoint", "torch
                                  "torch._dynamo", "fsspec.core"])
 
 
+def stage():
+    """With TEST_STAGING, all parameters have a twin, as if they were on an accelerator. EDiT's twins are NaN whenever the library
+    has no right to read them."""
+    if not os.environ.get("TEST_STAGING"):
+        return
+    import entrain.torch
+    from entrain.torch._layers import Layer
+    for kind in (entrain.torch.EDiT, entrain.torch.AEDiT, entrain.torch.ACCO):
+        kind.__init__.__kwdefaults__["staging"] = True
+    store = Layer.store
+
+    def store_and_spoil(layer):
+        store(layer)
+        if layer.host is not layer.flat:
+            layer.host.fill_(float("nan"))
+
+    Layer.store = store_and_spoil
+
+
 def _main(code, arguments, environment, stdin, stdout):
     """Runs a program as an interpreter does: with its own streams and module, and the functions of its end."""
     os.environ.clear()
@@ -30,6 +49,7 @@ def _main(code, arguments, environment, stdin, stdout):
     sys.argv = ["-c", *arguments]
     module = sys.modules["__main__"] = types.ModuleType("__main__")
     linecache.cache["<program>"] = (len(code), None, code.splitlines(True), "<program>")  # for tracebacks
+    stage()
     try:
         exec(compile(code, "<program>", "exec"), module.__dict__)
     finally:
