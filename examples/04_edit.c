@@ -98,11 +98,10 @@ static void create(trainer_t* t) {
   check(entrain_shard_broadcast(t->shard));
 
   entrain_edit_config_init(&edit);
+  check(entrain_edit_config_preset(&edit, "edit", LAYERS, NULL, 0)); /* the paper's method */
   edit.shard = t->shard;
   edit.local_sgd_sync_interval = INTERVAL;
   edit.local_sgd_warmup_steps = WARMUP;
-  edit.outer_optimizer = ENTRAIN_OUTER_SGD;
-  edit.outer_nesterov = 1;
   edit.outer_momentum = 0.5;
   check(entrain_edit_create(t->mesh, &edit, &t->edit));
 

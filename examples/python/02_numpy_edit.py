@@ -14,7 +14,7 @@ with entrain.Comm.from_env() as comm, entrain.Mesh(comm) as mesh, entrain.Shard(
     params, grads = np.zeros(model.slab_count, np.float32), np.zeros(model.slab_count, np.float32)
     model.bind(params, grads)
     weights, bias = params[:8], params[8:]
-    edit = entrain.EDiT(mesh, model, local_sgd_sync_interval=8, local_sgd_warmup_steps=8)
+    edit = entrain.EDiT(mesh, model, preset="edit", local_sgd_sync_interval=8, local_sgd_warmup_steps=8)
     random = np.random.default_rng(comm.rank)
     for step in range(200):
         edit.begin_forward()  # every 8 steps this starts an exchange

@@ -77,8 +77,7 @@ def main():
     edit = entrain.torch.EDiT(
         model, optimizer,
         local_sgd_sync_interval=args.interval, local_sgd_warmup_steps=args.warmup,
-        outer_optim_class=torch.optim.SGD, outer_optim_kwargs=dict(lr=0.8, momentum=0.3, nesterov=True),
-        reducer="linear", pseudo_gradnorm_reduce=True)
+        outer_lr=0.8, outer_momentum=0.3)  # the rest is the paper's: weights by norms, clipping, anomaly elimination
 
     def validate():
         model.eval()

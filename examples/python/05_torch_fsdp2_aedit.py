@@ -50,8 +50,7 @@ def main():
     edit = entrain.torch.AEDiT(
         model, optimizer,
         local_sgd_sync_time=args.sync_time, min_total_global_steps=1, local_sgd_warmup_steps=2,
-        outer_optim_class=torch.optim.SGD, outer_optim_kwargs=dict(lr=0.8, momentum=0.3, nesterov=True),
-        reducer="linear", use_step_weight=True)
+        outer_lr=0.8, outer_momentum=0.3, use_step_weight=True)
 
     slow = edit.replica == edit.replicas - 1
     torch.manual_seed(100 + dist.get_rank())

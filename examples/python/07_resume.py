@@ -39,8 +39,7 @@ def main():
         fully_shard(model, mesh=mesh["shard"])
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     edit = entrain.torch.EDiT(
-        model, optimizer, local_sgd_sync_interval=10, local_sgd_warmup_steps=10,
-        outer_optim_class=torch.optim.SGD, outer_optim_kwargs=dict(lr=0.7, momentum=0.8, nesterov=True))
+        model, optimizer, local_sgd_sync_interval=10, local_sgd_warmup_steps=10)
     if args.load:
         state = {"edit": edit.empty_state_dict(exact=False)}
         dcp.load(state, checkpoint_id=args.load)

@@ -32,8 +32,7 @@ with entrain.Comm.from_env() as comm, entrain.Mesh(comm) as mesh, entrain.Shard(
         layer[:-1] = jax.random.normal(key, layer[:-1].shape) / np.sqrt(len(layer))
     optim = entrain.Optim.adamw()
     state = [np.zeros_like(params) for _ in range(optim.state_arrays)]
-    edit = entrain.EDiT(mesh, shard, local_sgd_sync_interval=8, local_sgd_warmup_steps=8, outer_optimizer="sgd",
-                        outer_nesterov=True)
+    edit = entrain.EDiT(mesh, shard, preset="edit", local_sgd_sync_interval=8, local_sgd_warmup_steps=8)
     random = np.random.default_rng(comm.rank)  # each rank has its own data
     for step in range(1, 321):
         edit.begin_forward()  # every 8 steps this starts an exchange

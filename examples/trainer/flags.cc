@@ -4,9 +4,11 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <sstream>
 #include <utility>
 
+#include "examples/trainer/api.h"
 #include "examples/trainer/error.h"
 #include "examples/trainer/flag_checks.h"
 #include "examples/trainer/inert_flags.h"
@@ -344,9 +346,6 @@ CLI::Validator IsOneOf(std::vector<std::string> choices) {
 }
 
 std::string ValueText(const entrain_edit_option_t& option, double value) {
-  if (value < 0) {
-    return value == kInterval ? "H" : "a layer each, 8 at most";
-  }
   if (option.type == ENTRAIN_OPTION_CHOICE) {
     return ChoicesOf(option)[static_cast<size_t>(value)];
   }
@@ -354,18 +353,47 @@ std::string ValueText(const entrain_edit_option_t& option, double value) {
                                               : CLI::detail::to_string(value);
 }
 
+constexpr int kLayersOfPresets = 7;
+
+// Returns the options of the library's preset, for a model with kLayersOfPresets layers.
+const entrain_edit_config_t& ConfigOfPreset(const std::string& name) {
+  static std::map<std::string, entrain_edit_config_t> configs;
+  const auto [found, absent] = configs.try_emplace(name);
+  if (absent) {
+    entrain_edit_config_init(&found->second);
+    Check(entrain_edit_config_preset(&found->second, name.c_str(), kLayersOfPresets, nullptr, 0));
+  }
+  return found->second;
+}
+
+// Returns the value of an option in the preset `name`, as a text; empty: it is the default, or the
+// option is one of a gradient channel.
+std::string PresetText(const entrain_edit_option_t& option, const char* name) {
+  static const DescribedOptions options = OptionsOfEdit();
+  const std::string option_name = option.name;
+  const auto found = std::find_if(options.begin(), options.end(),
+                                  [&](const auto& one) { return one.name == option_name; });
+  if (found == options.end()) {
+    return "";
+  }
+  const double value = ValueIn(ConfigOfPreset(name), *found);
+  return value == option.default_value                             ? ""
+         : option_name == "fragments" && value == kLayersOfPresets ? "a layer each, 8 at most"
+         : option_name == "overlap_steps" && value > 1             ? "H"
+                                                                   : ValueText(option, value);
+}
+
 // Returns a text, for example "(default 0.7; co2 1)".
 std::string DefaultsOf(const entrain_edit_option_t& option) {
   std::string text = " (default " + ValueText(option, option.default_value);
   std::string last;
   for (const Preset& preset : kPresets) {
-    for (const Setting& setting : preset.settings) {
-      if (setting.option != nullptr && std::string(setting.option) == option.name) {
-        const std::string value = ValueText(option, setting.value);
-        text.resize(value == last ? text.size() - value.size() - 1 : text.size());
-        text += (value == last ? ", " : "; ") + std::string(preset.name) + " " + value;
-        last = value;
-      }
+    const std::string value =
+        preset.engine == Engine::kReplicas ? PresetText(option, preset.name) : "";
+    if (!value.empty()) {
+      text.resize(value == last ? text.size() - value.size() - 1 : text.size());
+      text += (value == last ? ", " : "; ") + std::string(preset.name) + " " + value;
+      last = value;
     }
   }
   return text + ")";

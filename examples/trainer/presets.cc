@@ -29,6 +29,13 @@ void Set(const entrain_edit_option_t& option, double value, void* config) {
   }
 }
 
+template <typename T>
+double ReadAt(const entrain_edit_config_t& config, int64_t offset) {
+  T value = 0;
+  std::memcpy(&value, reinterpret_cast<const char*>(&config) + offset, sizeof(value));
+  return static_cast<double>(value);
+}
+
 // Returns the index of the option `name`, which must be in `described`.
 size_t IndexOf(const DescribedOptions& described, const std::string& name) {
   const auto found = std::find_if(described.begin(), described.end(),
@@ -47,67 +54,6 @@ DescribedOptions Described(int32_t count, Describe describe) {
   return options;
 }
 
-class ConfigMaker {
- public:
-  ConfigMaker(const Options& options, int layers)
-      : preset_(PresetOf(options.method)),
-        given_(options.edit),
-        layers_(layers),
-        described_(OptionsOfEdit()) {
-    entrain_edit_config_init(&config_);
-    config_.gradient_accumulation_steps = static_cast<int32_t>(options.gradient_accumulation_steps);
-  }
-
-  entrain_edit_config_t Make() {
-    SetGiven(given_, described_, &config_);
-    for (const Setting& setting : preset_.settings) {
-      if (setting.option != nullptr && Applies(setting.option)) {
-        Set(described_[IndexOf(described_, setting.option)], ValueOf(setting), &config_);
-      }
-    }
-    return config_;
-  }
-
- private:
-  bool Applies(const std::string& name) const {
-    if (given_.count(name) > 0) {
-      return false;
-    }
-    if (name == "outer_nesterov" && config_.outer_momentum == 0) {
-      return false;
-    }
-    if (name.rfind("outer_", 0) == 0 && HasOtherOuter()) {
-      return false;
-    }
-    int32_t matters = 0;
-    const auto index = static_cast<int32_t>(IndexOf(described_, name));
-    Check(entrain_edit_option_matters(&config_, index, &matters));
-    return matters != 0;
-  }
-  // Returns true if the command line sets an outer optimizer other than that of the preset. Then
-  // the preset's learning rate and momentum are wrong.
-  bool HasOtherOuter() const {
-    const auto given = given_.find("outer_optimizer");
-    return given != given_.end() &&
-           std::none_of(std::begin(preset_.settings), std::end(preset_.settings),
-                        [&](const Setting& setting) {
-                          return setting.option != nullptr && given->first == setting.option &&
-                                 given->second == setting.value;
-                        });
-  }
-  double ValueOf(const Setting& setting) const {
-    return setting.value == kInterval     ? static_cast<double>(config_.local_sgd_sync_interval)
-           : setting.value == kALayerEach ? std::min(layers_, 8)
-                                          : setting.value;
-  }
-
-  const Preset& preset_;
-  const GivenOptions& given_;
-  const int layers_;
-  const DescribedOptions described_;
-  entrain_edit_config_t config_;
-};
-
 }  // namespace
 
 const Preset& PresetOf(const std::string& name) {
@@ -123,6 +69,19 @@ DescribedOptions OptionsOfChannel() {
   return Described(entrain_acco_option_count(), entrain_acco_option);
 }
 
+double ValueIn(const entrain_edit_config_t& config, const entrain_edit_option_t& option) {
+  switch (option.type) {
+    case ENTRAIN_OPTION_F64:
+      return ReadAt<double>(config, option.offset);
+    case ENTRAIN_OPTION_I64:
+      return ReadAt<int64_t>(config, option.offset);
+    case ENTRAIN_OPTION_U64:
+      return ReadAt<uint64_t>(config, option.offset);
+    default:
+      return ReadAt<int32_t>(config, option.offset);
+  }
+}
+
 void SetGiven(const GivenOptions& given, const DescribedOptions& described, void* config) {
   for (const auto& [name, value] : given) {
     Set(described[IndexOf(described, name)], value, config);
@@ -130,7 +89,20 @@ void SetGiven(const GivenOptions& given, const DescribedOptions& described, void
 }
 
 entrain_edit_config_t ConfigOf(const Options& options, int layers) {
-  return ConfigMaker(options, layers).Make();
+  entrain_edit_config_t config;
+  entrain_edit_config_init(&config);
+  config.gradient_accumulation_steps = static_cast<int32_t>(options.gradient_accumulation_steps);
+  SetGiven(options.edit, OptionsOfEdit(), &config);
+  if (PresetOf(options.method).engine != Engine::kReplicas) {
+    return config;
+  }
+  std::vector<const char*> given;
+  for (const auto& [name, value] : options.edit) {
+    given.push_back(name.c_str());
+  }
+  Check(entrain_edit_config_preset(&config, options.method.c_str(), layers, given.data(),
+                                   static_cast<int32_t>(given.size())));
+  return config;
 }
 
 std::string IdentityOf(const Options& options, double entropy) {

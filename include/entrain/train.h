@@ -659,6 +659,29 @@ ENTRAIN_API entrain_status_t entrain_edit_option(int32_t index, entrain_edit_opt
 ENTRAIN_API entrain_status_t entrain_edit_option_matters(const entrain_edit_config_t* config, int32_t index,
                                                          int32_t* matters);
 
+/* Sets the options in *config that make EDiT the published method `name`, with its published hyperparameters where this
+ * library has no better ones (docs/training.md). Call it after entrain_edit_config_init. Then the fields of *config are:
+ *   "edit"              EDiT (arXiv 2412.07210): weights by norms, clipping, anomaly elimination, outer Nesterov SGD; H 16
+ *   "a-edit"            the same by time (local_sgd_sync_time)
+ *   "diloco"            DiLoCo (arXiv 2311.08105): plain mean, outer Nesterov SGD; H 16
+ *   "streaming-diloco"  (arXiv 2501.18512): fragments, one step of overlap, int4
+ *   "decoupled-diloco"  (arXiv 2604.21428): fragments in rounds that no replica waits for
+ *   "post-local-sgd"    (arXiv 1808.07217): the mean of the parameters; set local_sgd_warmup_steps
+ *   "co2"               (arXiv 2401.16265): an exchange behind a whole interval
+ *   "sparseloco"        (arXiv 2508.15706): 1/64 of the elements in two bits
+ *   "published"         the defaults of the published code of EDiT, which are those of entrain_edit_config_init
+ *
+ * `given`: the names of `count` fields that the caller has set before this call, and that stay. Options of the method that
+ * have no effect beside them are left out, so that entrain_edit_create accepts the result. A field that is set after this
+ * call also overrides, but may make another one useless, which entrain_edit_create refuses by name. `layers`: the number of
+ * layers, for the number of fragments; 0: one fragment. Returns INVALID_ARGUMENT, which lists the names, for another name.
+ * Needs no object; any thread. */
+ENTRAIN_API entrain_status_t entrain_edit_config_preset(entrain_edit_config_t* config, const char* name, int32_t layers,
+                                                        const char* const* given, int32_t count);
+/* The number of these methods, and the name of method `index`; "" if there is none. */
+ENTRAIN_API int32_t entrain_edit_preset_count(void);
+ENTRAIN_API const char* entrain_edit_preset_name(int32_t index);
+
 /* Creates an EDiT object on the mesh. Collective; blocks. Checks the options, and refuses options that would have no
  * effect (INVALID_ARGUMENT). The text says what to set. Examples: clipping or norm weights without outer optimizer or
  * reducer; a temperature without norm weights; an outer_* value other than the default without outer optimizer. */

@@ -353,8 +353,8 @@ absl::Status SurvivorCalls::Stale() const {
       break;
   }
   return Say(
-      absl::StatusCode::kOutOfRange, NameOf(kind_), machine.number(), machine.by(),
-      Phase::kTransfer,
+      // Who excludes this rank is not guilty of it.
+      absl::StatusCode::kOutOfRange, NameOf(kind_), machine.number(), -1, Phase::kTransfer,
       absl::StrCat(
           "rank ", peers_.rank(), " is left out of generation ", generation_ + 1, ": ", why,
           others.empty() ? "" : absl::StrCat("; ", FailureWords::RankList(others), " went on")));

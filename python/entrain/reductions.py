@@ -194,6 +194,15 @@ def constant(family: str, name: Union[str, int], argument: str) -> int:
     return int(getattr(lib, key))
 
 
+def constant_name(family: str, value: int) -> str:
+    """Returns the name that `constant` converts to the value."""
+    head = f"ENTRAIN_{family}"
+    for key in dir(lib):
+        if (key == head or key.startswith(f"{head}_")) and getattr(lib, key) == value:
+            return key[len(head) + 1:].lower() or family.lower()
+    raise ValueError(f"{head}_*: no constant is {value}")
+
+
 def resolve_op(operation: str, op: OpLike, is_bool: bool) -> Tuple[int, Optional[Reduction]]:
     """Returns the operator's code, and the reduction if it is an object."""
     if isinstance(op, Reduction):

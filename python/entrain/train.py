@@ -5,7 +5,7 @@ N = sync group size: the ranks that hold the same part of all replicas"""
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from .arrays import DType, DTypeLike, buffer_of, dtype_of
 from .comm import Comm, end_calls
 from .errors import check, invalid
 from .lifetime import Life, drop, inside, interruptible, nothing
-from .reductions import Callback, constant, view
+from .reductions import Callback, constant, constant_name, view
 from .store import Store
 from .training import Checkpointed, Trained, fill, identity_text
 
@@ -342,6 +342,31 @@ class EditConfig(EditOptions):
     identity: Optional[Mapping[str, Any]] = None
 
 
+#: The published methods (entrain_edit_config_preset in entrain/train.h says what each is).
+PRESETS = tuple(ffi.string(lib.entrain_edit_preset_name(index)).decode() for index in range(lib.entrain_edit_preset_count()))
+
+
+def with_preset(config: EditConfig, preset: str, layers: int, given: Iterable[str] = ()) -> EditConfig:
+    """Returns the options of a published method. `given`: the names of options of `config` that stay; further ones stay if they
+    differ from their defaults. layers: the number of the model's layers."""
+    struct = new_struct("edit_config")
+    numbers = {field.name for field in dataclasses.fields(EditOptions)}
+    plain = EditOptions(**{name: getattr(config, name) for name in numbers})
+    fill(struct, plain, EDIT_FAMILIES)
+    names = sorted(numbers & {*given, *(field.name for field in dataclasses.fields(EditOptions) if getattr(config, field.name) != field.default)})
+    texts = [ffi.new("char[]", name.encode()) for name in names]
+    check(lib.entrain_edit_config_preset(struct, preset.encode(), layers, ffi.new("char*[]", texts), len(texts)))
+    found: Dict[str, Any] = {}
+    for field in dataclasses.fields(EditOptions):
+        value, before = getattr(struct, field.name), getattr(config, field.name)
+        if field.name in EDIT_FAMILIES:
+            found[field.name] = before if constant(EDIT_FAMILIES[field.name], before, field.name) == value else \
+                constant_name(EDIT_FAMILIES[field.name], value)
+        else:
+            found[field.name] = bool(value) if isinstance(field.default, bool) else int(value) if isinstance(field.default, int) else float(value)
+    return dataclasses.replace(config, **found)
+
+
 _EDIT_ARRAYS = {"fragment_of_layer": "int32_t[]", "fragment_intervals": "int64_t[]", "fragment_offsets": "int64_t[]"}
 
 
@@ -406,8 +431,12 @@ class EDiT(Checkpointed):
     _kind = "edit"
 
     def __init__(self, mesh: Mesh, shard: Shard, config: Optional[EditConfig] = None, *,
-                 join: Optional[float] = None, fetch: Optional[Callable[[], object]] = None, **options: Any) -> None:
+                 preset: Optional[str] = None, join: Optional[float] = None, fetch: Optional[Callable[[], object]] = None,
+                 **options: Any) -> None:
         """Takes options as a config, or one by one: EDiT(mesh, shard, local_sgd_sync_interval=16). Collective.
+
+        `preset` is the name of a published method (PRESETS), whose options the given ones override. None: the defaults of the
+        published code, which are plain averaging.
 
         `fetch` copies the parameters into the bound arrays, for parameters that lie elsewhere (entrain_edit_fetch_fn says when
         it is called, and when they must be copied back).
@@ -416,6 +445,8 @@ class EDiT(Checkpointed):
         at most `join` seconds (entrain_edit_join). The mesh then has the ranks of this replica alone. Its communicator
         is made in the others' store, under a name of its own."""
         given = dataclasses.replace(config or EditConfig(), **options)
+        if preset is not None:
+            given = with_preset(given, preset, len(shard.layers), options)
         struct = new_struct("edit_config")
         arrays = {name: ffi.new(kind, list(getattr(given, name))) for name, kind in _EDIT_ARRAYS.items()
                   if getattr(given, name) is not None}

@@ -495,6 +495,48 @@ TEST(Train, OptionsOfEditDescribeThemselves) {
   EXPECT_FAILS(entrain_edit_option(entrain_edit_option_count(), &merge), kInvalid, "is not one of");
 }
 
+TEST(Train, PresetsAreTheMethods) {
+  ASSERT_GE(entrain_edit_preset_count(), 9);
+  EXPECT_STREQ(entrain_edit_preset_name(0), "edit");
+  EXPECT_STREQ(entrain_edit_preset_name(-1), "");
+  entrain_edit_config_t config;
+  entrain_edit_config_init(&config);
+  ASSERT_OK(entrain_edit_config_preset(&config, "edit", 3, nullptr, 0));
+  EXPECT_EQ(config.reducer, ENTRAIN_REDUCER_LINEAR);
+  EXPECT_EQ(config.outer_optimizer, ENTRAIN_OUTER_SGD);
+  EXPECT_TRUE(config.outer_nesterov && config.pseudo_gradnorm_reduce && config.skip_anomaly);
+  EXPECT_EQ(config.clip_pseudo_grad, 10);
+
+  // What the caller has set stays, and what has no effect beside it is left out.
+  entrain_edit_config_init(&config);
+  config.local_sgd_sync_interval = 5;
+  config.outer_optimizer = ENTRAIN_OUTER_LION;
+  const char* const given[] = {"local_sgd_sync_interval", "outer_optimizer"};
+  ASSERT_OK(entrain_edit_config_preset(&config, "co2", 3, given, 2));
+  EXPECT_EQ(config.local_sgd_sync_interval, 5);
+  EXPECT_EQ(config.overlap_steps, 5);
+  EXPECT_EQ(config.outer_optimizer, ENTRAIN_OUTER_LION);
+  EXPECT_NE(config.outer_lr, 1);
+
+  // A caller that was built with fewer fields.
+  entrain_edit_config_t older;
+  entrain_edit_config_init(&older);
+  older.size = offsetof(entrain_edit_config_t, in_flight_bytes);
+  older.in_flight_bytes = -7;
+  ASSERT_OK(entrain_edit_config_preset(&older, "decoupled-diloco", 3, nullptr, 0));
+  EXPECT_EQ(older.size, offsetof(entrain_edit_config_t, in_flight_bytes));
+  EXPECT_EQ(older.in_flight_bytes, -7);
+  EXPECT_EQ(older.fragments, 3);
+
+  EXPECT_FAILS(entrain_edit_config_preset(&config, "EDiT", 3, nullptr, 0), kInvalid,
+               "name: \"EDiT\" is none of the methods: edit, a-edit, diloco");
+  const char* const unknown[] = {"sync_interval"};
+  EXPECT_FAILS(entrain_edit_config_preset(&config, "edit", 3, unknown, 1), kInvalid,
+               "given: \"sync_interval\" is no option of EDiT");
+  EXPECT_FAILS(entrain_edit_config_preset(&config, "edit", -1, nullptr, 0), kInvalid,
+               "layers: -1 is negative");
+}
+
 TEST(Train, LayersCutUnevenlyComeBackWhole) {
   RunWorld(4, [](const Rank& self) {
     Model model(self.comm, 2);

@@ -3,7 +3,6 @@
 #include "examples/trainer/presets.h"
 
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -13,26 +12,6 @@
 
 namespace trainer {
 namespace {
-
-template <typename T>
-double ReadAt(const entrain_edit_config_t& config, size_t offset) {
-  T value = 0;
-  std::memcpy(&value, reinterpret_cast<const char*>(&config) + offset, sizeof(value));
-  return static_cast<double>(value);
-}
-
-double ValueIn(const entrain_edit_config_t& config, const entrain_edit_option_t& option) {
-  switch (option.type) {
-    case ENTRAIN_OPTION_F64:
-      return ReadAt<double>(config, option.offset);
-    case ENTRAIN_OPTION_I64:
-      return ReadAt<int64_t>(config, option.offset);
-    case ENTRAIN_OPTION_U64:
-      return ReadAt<uint64_t>(config, option.offset);
-    default:
-      return ReadAt<int32_t>(config, option.offset);
-  }
-}
 
 // Returns the options that differ from the library's defaults.
 std::string Dump(const entrain_edit_config_t& config) {

@@ -6,9 +6,9 @@ torch.distributed. Importing this package registers the back end:
 """
 from . import optim
 from .acco import ACCO
-from .edit import AEDiT, EDiT
+from .edit import AEDiT, DiLoCo, EDiT
 from .process_group import ProcessGroup, register
 
 register()
 
-__all__ = ["ACCO", "AEDiT", "EDiT", "ProcessGroup", "optim"]
+__all__ = ["ACCO", "AEDiT", "DiLoCo", "EDiT", "ProcessGroup", "optim"]

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, Mapping, Optional, Tuple, Type
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Type
 
 import torch
 
@@ -18,8 +18,9 @@ _OUTER: Dict[str, Dict[str, Tuple[str, ...]]] = {
     "AdamW": {"lr": ("outer_lr",), "betas": ("outer_beta1", "outer_beta2"), "eps": ("outer_eps",),
               "weight_decay": ("outer_weight_decay",)},
 }
-# Defaults of torch.optim that differ from those of the library.
-_OUTER_DEFAULTS: Dict[str, Dict[str, Any]] = {"SGD": {"lr": 1e-3, "momentum": 0.0}, "AdamW": {"lr": 1e-3, "weight_decay": 1e-2}}
+# Defaults of torch.optim, which neither the library nor a preset replaces.
+_OUTER_DEFAULTS: Dict[str, Dict[str, Any]] = {"SGD": {"lr": 1e-3, "momentum": 0.0, "nesterov": False, "weight_decay": 0.0},
+                                              "AdamW": {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 1e-2}}
 
 
 def _outer_options(kind: Type[torch.optim.Optimizer], arguments: Mapping[str, Any]) -> Dict[str, Any]:
@@ -32,8 +33,8 @@ def _outer_options(kind: Type[torch.optim.Optimizer], arguments: Mapping[str, An
     return found
 
 
-def config_of(config: Optional[EditConfig], options: Mapping[str, Any]) -> EditConfig:
-    """Converts options of EDiT's constructor to options of the library."""
+def config_of(config: Optional[EditConfig], options: Mapping[str, Any]) -> Tuple[EditConfig, List[str]]:
+    """Converts options of EDiT's constructor to options of the library. Also returns the names of those that are given."""
     given = dict(options)
     if not given.pop("use_local_sgd", True):
         raise invalid("EDiT", "use_local_sgd is false; train without an EDiT object instead")
@@ -52,4 +53,4 @@ def config_of(config: Optional[EditConfig], options: Mapping[str, Any]) -> EditC
         if name not in known:
             raise invalid("EDiT", f"no option is called {name!r}; the options are {', '.join(known)}, use_local_sgd, "
                                   "outer_optim_class, outer_optim_kwargs")
-    return dataclasses.replace(config or EditConfig(), **given)
+    return dataclasses.replace(config or EditConfig(), **given), list(given)

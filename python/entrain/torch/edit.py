@@ -1,8 +1,7 @@
 """EDiT and A-EDiT around a PyTorch module: replicas train alone and exchange their progress.
 
-    edit = entrain.torch.EDiT(model, optimizer, local_sgd_sync_interval=16, local_sgd_warmup_steps=100,
-                              outer_optim_class=torch.optim.SGD,
-                              outer_optim_kwargs=dict(lr=0.7, momentum=0.8, nesterov=True))
+    edit = entrain.torch.EDiT(model, optimizer, local_sgd_sync_interval=16, local_sgd_warmup_steps=100)
+    diloco = entrain.torch.DiLoCo(model, optimizer, local_sgd_sync_interval=16)
 
 After that, write an ordinary loop: forward, backward, optimizer.step(). See entrain/train.h for the method and its
 options."""
@@ -25,7 +24,7 @@ from ..comm import Comm
 from .._library import lib
 from ..errors import ErrorRecord, FailedPrecondition, invalid
 from ..train import EDiT as Engine
-from ..train import EditConfig, EditInfo, Mesh, Shard
+from ..train import EditConfig, EditInfo, Mesh, Shard, with_preset
 from ..training import State, StateEntry
 from ._gradients import GradientMean
 from ._layers import Stream, device_of, dtype_of, is_dtensor, is_fsdp, layers_of, like, local_of, sharding_of, tensor_of
@@ -80,6 +79,10 @@ class EDiT:
                   gradients. The replicated parameters of a module form a layer of their own
     layers        the modules whose parameters are exchanged together, in the order of the forward pass; None: the modules
                   given to fully_shard, or the children of the largest ModuleList or Sequential. The rest is a layer of its own
+    preset        the published method whose options the given ones override: "edit" (the default of this class), "diloco",
+                  "streaming-diloco", "decoupled-diloco", "post-local-sgd", "co2", "sparseloco" (entrain_edit_config_preset in
+                  entrain/train.h says what each is), or "published": the defaults of the published code, which are plain
+                  averaging. With `config` there is none unless it is named
     staging       True: such a twin also for parameters on the CPU; None: on accelerators only
     join          seconds. This replica joins replicas that train with admit="exchange", for example when it is started
                   again after a loss. The constructor waits until they take it in, at most so long, and the parameters
@@ -92,11 +95,13 @@ class EDiT:
     construction are an error at the next exchange. Buffers, such as the statistics of a batch norm, are not
     exchanged."""
 
+    _preset = "edit"
+
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, config: Optional[EditConfig] = None, *,
                  comm: Optional[Comm] = None, mesh: Optional[Mesh] = None, replicated: Iterable[nn.Parameter] = (),
-                 layers: Optional[Sequence[nn.Module]] = None, staging: Optional[bool] = None,
+                 layers: Optional[Sequence[nn.Module]] = None, staging: Optional[bool] = None, preset: Optional[str] = None,
                  join: Optional[float] = None, **options: Any) -> None:
-        settings = config_of(config, options)
+        settings, given = config_of(config, options)
         if mesh is not None and comm is None:
             raise invalid("EDiT", "a mesh without comm, the communicator that it was made of")
         if comm is not None and not comm._owned:
@@ -106,6 +111,10 @@ class EDiT:
         self.optimizer = optimizer
         self._layers = layers_of(model, layers, replicated)
         self._pending = [False] * len(self._layers)
+        if preset is None and config is None:
+            preset = self._preset
+        if preset is not None:
+            settings = with_preset(settings, preset, len(self._layers), given)
         dtype, device = dtype_of(self._layers), device_of(self._layers)
         if staging is False and device.type != "cpu":
             raise invalid("EDiT", f"staging is False, and the parameters are on {device}, which the library does not see")
@@ -776,18 +785,27 @@ class EDiT:
 
 
 class AEDiT(EDiT):
-    """A-EDiT: as EDiT, but replicas exchange when local_sgd_sync_time seconds have passed, so a slow replica does not
+    """A-EDiT: as EDiT, with the preset "a-edit": replicas exchange when local_sgd_sync_time seconds have passed, so a slow replica does not
     delay the others. A replica that ends must call `leave`."""
+
+    _preset = "a-edit"
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, config: Optional[EditConfig] = None, *,
                  comm: Optional[Comm] = None, mesh: Optional[Mesh] = None, replicated: Iterable[nn.Parameter] = (),
-                 layers: Optional[Sequence[nn.Module]] = None, staging: Optional[bool] = None,
+                 layers: Optional[Sequence[nn.Module]] = None, staging: Optional[bool] = None, preset: Optional[str] = None,
                  join: Optional[float] = None, **options: Any) -> None:
         if not options.get("use_async", True):
             raise invalid("AEDiT", "use_async is false; take EDiT")
         options["use_async"] = True
         super().__init__(model, optimizer, config, comm=comm, mesh=mesh, replicated=replicated, layers=layers,
-                         staging=staging, join=join, **options)
+                         staging=staging, preset=preset, join=join, **options)
+
+
+class DiLoCo(EDiT):
+    """DiLoCo (arXiv 2311.08105): as EDiT, with the preset "diloco". All replicas count alike, and nothing is clipped or
+    rejected."""
+
+    _preset = "diloco"
 
 
 def _misplaced(text: str) -> FailedPrecondition:

@@ -14,6 +14,8 @@ import torch
 from torch import nn
 import entrain, entrain.torch
 
+entrain.torch.EDiT._preset = entrain.torch.AEDiT._preset = "published"  # presets_test.py tries the presets
+
 torch.set_num_threads(1)
 seeding = globals().get("seeding") or threading.Lock()
 

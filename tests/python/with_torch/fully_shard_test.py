@@ -12,6 +12,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 import entrain, entrain.torch
 
+entrain.torch.EDiT._preset = entrain.torch.AEDiT._preset = "published"  # presets_test.py tries the presets
+
 torch.set_num_threads(1)
 comm = entrain.Comm.from_env(timeout=60)
 dist.init_process_group("gloo", store=dist.FileStore(sys.argv[1], 4), rank=comm.rank, world_size=4,

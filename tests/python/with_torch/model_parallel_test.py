@@ -13,6 +13,8 @@ import torch
 from torch import nn
 import entrain, entrain.torch
 
+entrain.torch.EDiT._preset = entrain.torch.AEDiT._preset = "published"  # presets_test.py tries the presets
+
 torch.set_num_threads(1)
 WIDTH, INNER, BLOCKS, STAGES, PARTS = 6, 8, 2, 2, 2
 mesh = entrain.Mesh(comm, tensor=PARTS, pipeline=STAGES, sync=2)
