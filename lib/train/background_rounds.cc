@@ -82,6 +82,7 @@ void BackgroundRounds::TakeBack(int index) {
 }
 
 absl::StatusOr<bool> BackgroundRounds::Offer(const Trained& now, int64_t since_warmup,
+                                             absl::FunctionRef<absl::Status()> fetch,
                                              absl::FunctionRef<Standing()> take_news,
                                              int64_t due_ns) {
   const absl::MutexLock lock(&mutex_);
@@ -101,6 +102,7 @@ absl::StatusOr<bool> BackgroundRounds::Offer(const Trained& now, int64_t since_w
         (fragment.state != State::kTraining && !again)) {
       continue;
     }
+    ENTRAIN_RETURN_IF_ERROR(fetch());
     ENTRAIN_RETURN_IF_ERROR(snapshots_.Take(fragment.layers));
     const Standing untold = std::exchange(fragment.standing, take_news());
     AddNews(untold, &fragment.standing);

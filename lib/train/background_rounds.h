@@ -69,10 +69,11 @@ class BackgroundRounds {
   // Makes a pending call within the replica fail on all its ranks. May be called from any thread.
   void GiveUp(const absl::Status& why) { agreement_.GiveUp(why); }
   // Offers the fragments that are due at this step, and those whose offers were taken back.
-  // `take_news` is called for each; it returns what this replica has not told yet: flags and the
-  // metric. The results are needed at `due_ns` of the real clock. Returns true if it has offered
+  // `fetch` is called before the parameters are read (LayerSync::Fetch). `take_news` is called for
+  // each; it returns what this replica has not told yet: flags and the metric. The results are needed at `due_ns` of the real clock. Returns true if it has offered
   // any.
   absl::StatusOr<bool> Offer(const Trained& now, int64_t since_warmup,
+                             absl::FunctionRef<absl::Status()> fetch,
                              absl::FunctionRef<Standing()> take_news, int64_t due_ns);
   // Takes back all offers and merges all results. No round may be under way. Adds to `standing` the
   // training since the oldest mark of a fragment, and what these offers have not told.

@@ -169,6 +169,7 @@ class LayerSync final {
   absl::StatusOr<bool> StartIfDue();
   // Lets the caller copy its parameters into the arrays (EditOptions::fetch), once in a call of the
   // caller. Must be called before the arrays are read or changed.
+  absl::Status FetchOnce();
   absl::Status Fetch();
   absl::Status StartFirst();
   std::shared_ptr<ExchangeRound> NewRound(std::vector<int> layers, bool behind);

@@ -10,15 +10,19 @@
 
 namespace entrain {
 
-// An error is told to the other ranks, which may be waiting for this rank.
-absl::Status LayerSync::Fetch() {
+absl::Status LayerSync::FetchOnce() {
   if (options_.fetch == nullptr || std::exchange(fetched_, true)) {
     return absl::OkStatus();
   }
   const int32_t returned = options_.fetch(options_.fetch_user);
   return returned == 0 ? absl::OkStatus()
-                       : runner_->Meet(absl::AbortedError(
-                             absl::StrCat("the function fetch returned ", returned)));
+                       : absl::AbortedError(absl::StrCat("the function fetch returned ", returned));
+}
+
+// As FetchOnce. An error is told to the other ranks, which may be waiting for this rank.
+absl::Status LayerSync::Fetch() {
+  const absl::Status fetched = FetchOnce();
+  return fetched.ok() ? fetched : runner_->Meet(fetched);
 }
 
 absl::StatusOr<bool> LayerSync::StartIfDue() {
@@ -111,8 +115,8 @@ absl::StatusOr<bool> LayerSync::OfferIfDue() {
   if (!mergeable.ok()) {
     return runner_->Meet(mergeable.status());  // another rank may be waiting for this rank
   }
-  ENTRAIN_RETURN_IF_ERROR(Fetch());  // an offer, too, is a copy of the parameters
   if (std::find(mergeable->begin(), mergeable->end(), true) != mergeable->end()) {
+    ENTRAIN_RETURN_IF_ERROR(Fetch());
     // A layer that was gathered before would keep its old parameters.
     ENTRAIN_RETURN_IF_ERROR(Annotate(shards_->CheckAllReleased(), "edit"));
     if (exchange_.members().model() == nullptr) {
@@ -124,7 +128,11 @@ absl::StatusOr<bool> LayerSync::OfferIfDue() {
   }
   const int64_t due_ns = now_ns + options_.overlap_steps * step_ns_;
   const absl::StatusOr<bool> offered = background.Offer(
-      now, counter_.since_warmup(), [this] { return counter_.TakeNews(); }, due_ns);
+      now, counter_.since_warmup(), [this] { return FetchOnce(); },
+      [this] { return counter_.TakeNews(); }, due_ns);
+  if (absl::IsAborted(offered.status())) {
+    return runner_->Meet(offered.status());
+  }
   return offered.ok() ? offered : absl::StatusOr<bool>(Annotate(offered.status(), "edit"));
 }
 

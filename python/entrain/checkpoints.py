@@ -9,7 +9,7 @@ from typing import Callable, List, Optional, Union
 import numpy as np
 
 from .comm import Comm
-from .errors import InvalidArgument, invalid
+from .errors import Error, FailedPrecondition, InvalidArgument, invalid
 
 Directory = Union[str, "os.PathLike[str]"]
 
@@ -37,9 +37,10 @@ def check_keep(call: str, keep: Optional[int]) -> None:
         raise invalid(call, f"keep is {keep}; expected 1 or more, or None")
 
 
-def remove_old_checkpoints(directory: Directory, keep: int) -> None:
-    """Removes all checkpoints in a directory but the `keep` newest ones. Local: call it on one rank, after a save."""
-    for name in checkpoints_in(directory)[keep:]:
+def remove_old_checkpoints(directory: Directory, keep: int, saved: str) -> None:
+    """Removes all checkpoints in a directory but the one that was just saved, and the newest ones up to `keep`. Local: call it on
+    one rank, after a save."""
+    for name in [name for name in checkpoints_in(directory) if name != saved][keep - 1:]:
         # First the file that refers to the others: without it they are no checkpoint.
         os.unlink(os.path.join(directory, name + ".ckpt"))
         for entry in list(os.scandir(directory)):
@@ -57,12 +58,14 @@ def resume_from(comm: Comm, directory: Directory, load: Callable[[str], None]) -
     names = np.frombuffer(text, np.uint8).copy() if comm.rank == 0 else np.zeros(int(length[0]), np.uint8)
     if length[0]:
         comm.broadcast(names, root=0)
-    first: Optional[InvalidArgument] = None
+    first: Optional[Error] = None
     for name in filter(None, names.tobytes().decode().split("\0")):
         try:
             load(name)
             return name
-        except InvalidArgument as error:  # on all ranks
+        except (InvalidArgument, FailedPrecondition) as error:  # on all ranks
+            if isinstance(error, FailedPrecondition) and "No such file" not in str(error):  # else the file of a rank is missing
+                raise
             first = first or error
             if comm.rank == 0:
                 warnings.warn(f"resume: {error}; trying an older checkpoint", stacklevel=3)

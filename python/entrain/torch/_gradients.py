@@ -7,7 +7,9 @@ from typing import Callable, List, Optional, Sequence, Set
 import torch
 from torch import Tensor, nn
 
+from .._library import lib
 from ..comm import Comm
+from ..errors import ErrorRecord, FailedPrecondition
 from ..works import Work
 from ._layers import Layer
 
@@ -18,7 +20,7 @@ class _Part:
 
     params: List[nn.Parameter]
     #: All gradients, then 1 or 0 for each parameter: whether it has a gradient. The first part has after these a number
-    #: for each part: whether a gradient was added after its all-reduce had started.
+    #: for each part: whether a gradient was added after its all-reduce had started; and the number of this mean.
     flat: Tensor
     #: The parameters to which this pass has added a gradient.
     added: Set[int] = dataclasses.field(default_factory=set)
@@ -37,7 +39,8 @@ class GradientMean:
     one if it has one on another rank. `memory` is the communicator that allocates the arrays.
 
     The mean is right whatever autograd does, because the mean of a mean is the same mean: several passes in a step, a layer
-    that gets gradients in several parts of a pass (reentrant checkpointing, shared weights), passes that differ by rank.
+    that gets gradients in several parts of a pass (reentrant checkpointing, shared weights), layers without a gradient on some
+    rank. But all ranks must make the same number of passes in a step (FailedPrecondition).
     `deferred()` says that somebody else (DistributedDataParallel) also writes gradients at the end of the pass, and before
     this mean must be made."""
 
@@ -46,18 +49,31 @@ class GradientMean:
         self._comm, self._due, self._deferred = comm, due, deferred
         self._parts: List[_Part] = []
         self._queued = False  # _end runs at the end of this pass
-        #: Whether gradients were averaged since `begin_step`.
-        self.averaged = False
+        self._number = 0  # of means since `begin_step`
         for index, layer in enumerate(layers):
             params = [param for _, param in layer.params]
-            count = sum(param.numel() for param in params) + len(params) + (0 if index else len(layers))
+            count = sum(param.numel() for param in params) + len(params) + (0 if index else len(layers) + 1)
             self._parts.append(_Part(params, torch.from_numpy(memory.alloc(count, "f32"))))
 
+    @property
+    def averaged(self) -> bool:
+        """Whether gradients were averaged since `begin_step`."""
+        return self._number > 0
+
     def begin_step(self) -> None:
-        self.averaged = False
+        self._number = 0
+
+    def begin_pass(self) -> None:
+        """Must be called before a forward pass. Forgets a backward pass that has raised an exception."""
+        if self._queued:
+            self._queued = False
+            for part in self._parts:
+                part.added.clear()
+                part.late = part.work is not None
 
     def average(self) -> None:
         """Averages the gradients as they are. Collective."""
+        self._number += 1
         for index in reversed(range(len(self._parts))):
             if self._parts[index].work is None:
                 self._start(index)
@@ -68,7 +84,6 @@ class GradientMean:
             self._start(number)
         for part in self._parts[1:]:
             self._finish(part)
-        self.averaged = True
 
     def added(self, index: int, param: Tensor) -> None:
         """Must be called when the backward pass has added a gradient to a parameter of layer `index`."""
@@ -105,8 +120,10 @@ class GradientMean:
                 piece.zero_()
             else:
                 piece.copy_(param.grad.reshape(-1))
-        for number in range(pieces[-1].numel()):
-            pieces[-1][number] = self._parts[number].late
+        if index == 0:
+            for number, other in enumerate(self._parts):
+                pieces[-1][number] = other.late
+            pieces[-1][-1] = self._number
         # Tagged by the layer's number, because replicas may come to their layers in different orders.
         part.work = self._comm.all_reduce(part.flat, op="avg", async_=True, tag=index)
 
@@ -118,10 +135,16 @@ class GradientMean:
         part.work.wait()
         part.work, part.late = None, False
         pieces = part.flat.split(part.sizes)
+        if pieces[-1].numel() and float(pieces[-1][-1]) != self._number:
+            raise FailedPrecondition(ErrorRecord(
+                code=lib.ENTRAIN_FAILED_PRECONDITION,
+                text=f"warm-up: this rank averages the gradients of a step for time {self._number}, and others for another: replicas make different "
+                     "numbers of backward passes in a step. Give each the same number, or gradient_accumulation_steps, the number that "
+                     "all make, so that they are averaged once"))
         somewhere = (pieces[-2] > 0).tolist()
         for param, piece, present in zip(part.params, pieces, somewhere):
             if present and param.grad is None:
                 param.grad = piece.view(param.shape).to(param.device, param.dtype, copy=True)
             elif present:
                 param.grad.copy_(piece.view(param.shape))
-        return (pieces[-1] > 0).nonzero().flatten().tolist()  # type: ignore[no-any-return]
+        return (pieces[-1][:-1] > 0).nonzero().flatten().tolist()  # type: ignore[no-any-return]

@@ -1,7 +1,9 @@
 """Other people's code around the model: hooks that survive copies, wrappers that do the work of an exchange."""
 from __future__ import annotations
 
+import functools
 import sys
+import weakref
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import torch
@@ -71,6 +73,51 @@ def check_ddp(ddp: Any, replicas: Sequence[int]) -> None:
                               "other replicas of EDiT: the replicas would never differ, and an exchange would have no effect. Use the model "
                               "without DistributedDataParallel (docs/python.md says how in Trainer and accelerate), or wrap only the "
                               "ranks of one replica")
+
+
+#: The EDiT objects by the id of their optimizers.
+_watched: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
+
+
+def _edit_of(scaler: Any, optimizer: Any) -> Any:
+    edit = _watched.get(id(optimizer))
+    return edit if edit is not None and edit.optimizer is optimizer and scaler.is_enabled() else None
+
+
+def watch_scalers(edit: Any) -> None:
+    """Lets torch.amp.GradScaler tell `edit` of the steps that it skips: there is no public hook for them. `unscale_` calls
+    before_unscale first, and `step` calls after_scaler at the end."""
+    _watched[id(edit.optimizer)] = edit
+    scaler: Any = torch.amp.GradScaler
+    if getattr(scaler.step, "_tells_entrain", False):
+        return
+    unscale, step = scaler.unscale_, scaler.step
+
+    @functools.wraps(unscale)
+    def unscale_and_tell(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        edit = _edit_of(self, optimizer)
+        if edit is not None:
+            edit.before_unscale()
+        return unscale(self, optimizer, *args, **kwargs)
+
+    @functools.wraps(step)
+    def step_and_tell(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        edit = _edit_of(self, optimizer)
+        if edit is not None:
+            edit.before_scaler()
+        result = step(self, optimizer, *args, **kwargs)
+        if edit is not None:
+            edit.after_scaler()
+        return result
+
+    step_and_tell._tells_entrain = True  # type: ignore[attr-defined]
+    scaler.unscale_, scaler.step = unscale_and_tell, step_and_tell
+
+
+def forget_scalers(edit: Any) -> None:
+    key = id(edit.optimizer)
+    if _watched.get(key) is edit:
+        _watched.pop(key, None)
 
 
 def same_bytes(comm: Comm, name: str, tensor: Tensor) -> str:

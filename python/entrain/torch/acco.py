@@ -199,6 +199,12 @@ class ACCO:
             self._store()
         return self.finished
 
+    def _continue(self) -> None:
+        """Must be called when the state was replaced."""
+        self._store()
+        if self._staging:
+            self._gradients.zero_()
+
     @torch.no_grad()
     def _store(self) -> None:
         """Copies what the library has changed to the parameters."""
@@ -220,12 +226,12 @@ class ACCO:
         check_keep("save", keep)
         self._channel.save(os.fspath(directory), name, kind="exact" if exact else "portable", one_file=one_file, overwrite=overwrite)
         if keep is not None and self._channel.reduce([]).rank == 0:
-            remove_old_checkpoints(directory, keep)
+            remove_old_checkpoints(directory, keep, name)
 
     def load(self, directory: "str | os.PathLike[str]", name: str = "local_sgd_ckpt", *, exact: bool = True) -> None:
         """Continues from a checkpoint of `save`; only rank 0 reads. On an error nothing has changed. Collective; blocks."""
         self._channel.load(os.fspath(directory), name, kind="exact" if exact else "portable")
-        self._store()
+        self._continue()
         self.finished = bool(self._channel.info().finished)
 
     def resume(self, directory: "str | os.PathLike[str]", *, exact: bool = True) -> Optional[str]:
@@ -257,7 +263,7 @@ class ACCO:
                 if entry.count:
                     opened.set(entry, local_of(state[self._name(entry)]).reshape(-1).cpu())
             opened.commit()
-        self._store()
+        self._continue()
         self.finished = bool(self._channel.info().finished)
 
     def _name(self, entry: StateEntry) -> str:

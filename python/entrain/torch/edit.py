@@ -30,7 +30,7 @@ from ._gradients import GradientMean
 from ._layers import Stream, device_of, dtype_of, is_dtensor, is_fsdp, layers_of, like, local_of, sharding_of, tensor_of
 from ._options import config_of
 from ._outer import TorchOuter
-from ._seams import Hook, check_ddp, ddp_around, ddp_inside, first_difference, rank_in_torch, refuse_fsdp1, same_bytes
+from ._seams import Hook, check_ddp, ddp_around, ddp_inside, first_difference, forget_scalers, rank_in_torch, refuse_fsdp1, same_bytes, watch_scalers
 
 _T = TypeVar("_T", bound="EDiT")
 
@@ -48,10 +48,9 @@ class EDiT:
             the beginning, because its gathers run ahead of the layers;
         a backward pass averages gradients over all replicas while warm-up lasts, layer by layer during the rest of the
             pass;
-        optimizer.step() counts a step, whatever the number of forward and backward passes before it. A step that GradScaler
-            skips counts too, so that all replicas count the same steps. A skipped step is over when the next step begins
-            (the next forward pass, synchronize, save, leave, ...) and its gradients have been cleared or are not finite. Do
-            not `record` tokens for it.
+        optimizer.step() counts a step, whatever the number of forward and backward passes before it. A step that
+            torch.amp.GradScaler skips counts too, so that all replicas count the same steps, and so does one whose gradients
+            the program clears (to None) before the next forward pass. Do not `record` tokens for it.
 
     If gradients come without a forward pass of `model` in training mode (model.eval(), another method than forward, a part of the
     model), optimizer.step() begins the exchange of the next step, and waits for it.
@@ -161,12 +160,13 @@ class EDiT:
         self._passes = 0  # forward passes of the open step, in training mode
         self._computed = False  # gradients were computed since the last counted step
         self._stepping = False  # inside optimizer.step(), whose closure may run forward passes
+        self._stepped = False  # optimizer.step() was called since GradScaler has unscaled the gradients
         self._unseen = False  # a step had gradients, and no forward pass of the model in training mode
         self._exchanging = False  # some layer is in an exchange
         self._exchanged = False  # an exchange began at the start of the current step
         self._wishes_checkpoint = False  # this rank wishes one, and no exchange has told the other ranks yet
-        self._warned = False  # of replicas that made the same steps
-        self._ddp: Optional[nn.Module] = None  # the last DistributedDataParallel that was seen
+        self._checked = False  # whether the replicas made the same steps up to the first exchange
+        self._ddp: Optional[nn.Module] = None  # the last DistributedDataParallel that was seen, around or inside the model
         self._torch_ranks = [-1]
         if join is None and self._sync.size > 1:
             self._torch_ranks = self._sync.all_gather(np.array([rank_in_torch()], np.int64)).ravel().tolist()
@@ -177,6 +177,7 @@ class EDiT:
         inside = ddp_inside(model)
         if inside is not None:
             check_ddp(inside, self._torch_ranks)
+            self._ddp = inside
         if self.replicas == 1 and self._edit.info().most_replicas == 1:
             warnings.warn(f"{type(self).__name__} has one replica, so nothing is exchanged. Should there be others, check that the launcher "
                           "passes RANK and WORLD_SIZE on", stacklevel=2)
@@ -239,6 +240,7 @@ class EDiT:
         if not self._fsdp:
             hooks += [param.register_post_accumulate_grad_hook(functools.partial(self._added, index))
                       for index, layer in enumerate(self._layers) for _, param in layer.params]
+        watch_scalers(self)
         hooks.append(self.optimizer.register_step_pre_hook(self._before_step))
         hooks.append(self.optimizer.register_step_post_hook(self._after_step))
 
@@ -284,9 +286,12 @@ class EDiT:
                 self._wait(index)
 
     def _before_forward(self, module: nn.Module, args: Any) -> None:
-        if module.training and torch.is_grad_enabled():
+        if torch.is_grad_enabled():
             self._see_ddp()
+        if module.training and torch.is_grad_enabled():
             self._end_skipped_step()
+            if self._mean is not None and not self._stepping:
+                self._mean.begin_pass()
             # If an optimizer's closure runs several times, the model has the replica's own parameters only in the
             # first run. The step is open in the others.
             if not self._open:
@@ -301,7 +306,7 @@ class EDiT:
         ddp = ddp_around()
         if ddp is not None and ddp is not self._ddp:
             check_ddp(ddp, self._torch_ranks)
-        self._ddp = ddp
+            self._ddp = ddp
 
     def begin_step(self) -> bool:
         """Begins the exchange that is due. Without this call the forward pass begins it. Returns True if state can be saved
@@ -324,7 +329,7 @@ class EDiT:
 
     def _begin(self) -> None:
         self._check_trained(self._frozen)
-        if self._exchanged and not self._warned:
+        if self._exchanged and not self._checked and not self._merges:
             self._check_equal_steps()
         if not self._compared and self._edit.info().steps == self._anchors_at:
             self._compare()
@@ -333,8 +338,10 @@ class EDiT:
         self._stream.note()
         self._fetched = False
         syncing = self._exchanged = self._edit.begin_forward()
-        if self._fetched and self._merges:
-            self._store()
+        if self._merges:
+            if self._fetched and not syncing:  # otherwise each layer is stored when it is waited for
+                self._store()
+            self._reshard()
         self._open, self._passes = True, 0
         warm = self.replicas > 1 and self._edit.gradient_scope() == "global"
         if warm != self._warm:
@@ -380,8 +387,8 @@ class EDiT:
                 norms.append([norm for norm in self._edit.layer_report(index)[0] if norm > 0])
             except FailedPrecondition:  # the exchange of this layer is not over
                 return
+        self._checked = True
         if self.replicas > 1 and all(len(row) == self.replicas and len(set(row)) == 1 for row in norms):
-            self._warned = True
             warnings.warn("all replicas have made the same steps: do they all see the same data, or does something else average their "
                           "gradients? Then an exchange has no effect", stacklevel=5)
 
@@ -391,9 +398,11 @@ class EDiT:
             self._begin()
         self._wait_all()  # for modules that took no part in the forward pass
         closure = kwargs.get("closure") if len(args) < 2 else args[1]  # args[0] is the optimizer
-        if self._open and self._mean is not None and not self._mean.averaged and closure is None:
-            self._mean.average()  # fewer passes than announced, or gradients that backward() has not made
-        self._stepping = True
+        if closure is not None and not self._open and not self._stepping:
+            self._begin()
+        if closure is None:
+            self._average_rest()
+        self._stepping, self._stepped = True, True
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self._stepping = False
@@ -407,16 +416,35 @@ class EDiT:
         self._edit.end_step()
         self._restart()
 
-    def _end_skipped_step(self) -> None:
-        """Counts a step that GradScaler has skipped, which no hook reports."""
-        self._wait_all()
-        if self._open and self._computed and self._passes >= self._accumulation and not self._stepping and self._discarded():
-            self._end_step()
+    def _average_rest(self) -> None:
+        """Averages gradients of warm-up that no backward pass has averaged: there were fewer passes than announced, or backward()
+        has not made the gradients."""
+        if self._open and self._mean is not None and not self._mean.averaged:
+            self._mean.average()
 
-    def _discarded(self) -> bool:
-        """Returns whether the gradients of this replica have been cleared, or are not finite. Otherwise the optimizer's
-        step is still to come, because the step has several forward and backward passes."""
-        return not 0 < self._largest_gradient() < math.inf
+    # Called around the methods of GradScaler (watch_scalers), which calls optimizer.step() or not.
+
+    def before_unscale(self) -> None:
+        self._average_rest()  # so that all replicas skip the same steps in warm-up
+
+    def before_scaler(self) -> None:
+        self._stepped = False
+
+    def after_scaler(self) -> None:
+        """Counts a step that GradScaler has skipped, so that all replicas count the same steps."""
+        if not self._stepped and self._computed:
+            if not self._open:
+                self._unseen = True
+                self._begin()
+            self._wait_all()
+            self._after_step(self.optimizer, (), {})
+
+    def _end_skipped_step(self) -> None:
+        """Counts a step that the program has given up: it has cleared its gradients."""
+        self._wait_all()
+        if self._open and self._computed and not self._stepping and all(
+                param.grad is None for layer in self._layers for _, param in layer.params):
+            self._end_step()
 
     def _gradients(self) -> List[Tensor]:
         """Returns this rank's parts of the gradients. A shard may have none."""
@@ -447,14 +475,21 @@ class EDiT:
             self._layers, self._sync, self.comm, lambda: self._passes >= self._accumulation or self._unseen or self._stepping,
             lambda: self._ddp is not None)
 
-    def _added(self, index: int, param: Tensor) -> None:
+    def _note_gradient(self) -> None:
+        """Begins the step if no forward pass has begun it and this can be no exchange: in warm-up, whose averages need it."""
         self._computed = True
+        if not self._open and self._edit.info().in_warmup:
+            self._unseen = True
+            self._begin()
+
+    def _added(self, index: int, param: Tensor) -> None:
+        self._note_gradient()
         if self._mean is not None:
             self._mean.added(index, param)
 
     def _reduced(self, gradients: Tensor) -> None:
         """Runs as fully_shard's hook, after its own reduction."""
-        self._computed = True
+        self._note_gradient()
         if not self._warm:
             return
         whole = gradients.contiguous().cpu()
@@ -466,8 +501,7 @@ class EDiT:
         """Clips the gradients of this replica as torch.nn.utils.clip_grad_norm_ does. In warm-up the gradients are the mean
         over all replicas. Returns the norm before clipping, over all tensor ranks and stages of the replica. Call it between
         the last backward pass and optimizer.step(), after GradScaler.unscale_. Collective over the replica."""
-        if self._mean is not None and self._open and not self._mean.averaged:
-            self._mean.average()
+        self._average_rest()
         if self._mesh.coordinate("tensor")[1] * self._mesh.coordinate("pipeline")[1] == 1:
             norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), max_norm, norm_type)
             return norm.full_tensor() if is_dtensor(norm) else norm
@@ -608,7 +642,8 @@ class EDiT:
         `leave`."""
         if not self._exchanged or self._overlaps:
             return False
-        self._wait(self._pending.index(True) if self._exchanging else len(self._layers))
+        if self._exchanging:
+            self._wait(self._pending.index(True))
         wished = bool(self._edit.info().wishes & lib.ENTRAIN_WISH_CHECKPOINT)
         return wished and not any(self._leaves(replica) for replica in range(self._edit.info().most_replicas))
 
@@ -662,7 +697,7 @@ class EDiT:
         self._fetch_now()
         self._edit.save(os.fspath(directory), name, kind="exact" if exact else "portable", one_file=one_file, overwrite=overwrite)
         if keep is not None and self._edit.reduce([]).rank == 0:
-            remove_old_checkpoints(directory, keep)
+            remove_old_checkpoints(directory, keep, name)
 
     def load(self, directory: "str | os.PathLike[str]", name: str = "local_sgd_ckpt", *, exact: bool = True) -> None:
         """Continues from a checkpoint of `save`; only rank 0 reads. With exact=False, use a new inner optimizer. On
@@ -767,6 +802,7 @@ class EDiT:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+        forget_scalers(self)
         self._mean = None
         for module in self._fsdp:
             module.set_all_reduce_hook(_keep)

@@ -464,3 +464,135 @@ plain_edit.synchronize()
 whole = torch.cat([p.full_tensor().reshape(-1) for p in model.parameters()]).detach()
 torch.testing.assert_close(whole, flat(plain), rtol=1e-3, atol=1e-4)
 """.replace("form", repr(form)), tmp_path / "store", 4)
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_grad_scaler_with_micro_batches_that_nobody_has_announced(mode):
+    # One micro-batch of one replica overflows; the step is skipped on it, and counts once.
+    run(LOOP + """
+for warm in (0, 4):
+    model = build()
+    getattr(model, mode)()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    edit = entrain.torch.EDiT(model, optimizer, comm=comm, local_sgd_sync_interval=2, local_sgd_warmup_steps=warm)
+    for step in range(T):
+        for number in range(3):
+            x, y = batch(comm.rank, 10 * step + number)
+            bad = float("inf") if comm.rank == 1 and step in (1, 5) and number == 0 else 1.0
+            scaler.scale(nn.functional.mse_loss(model(x), y) * bad).backward()
+        if step % 2:
+            scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    edit.synchronize()
+    assert edit.info.steps == T, (mode, warm, edit.info)
+    assert torch.isfinite(flat(model)).all()
+    same_everywhere(comm, flat(model))
+    edit.close()
+""", 2, mode=mode)
+
+
+def test_a_short_step_of_which_one_replica_overflows_in_warm_up():
+    run(LOOP + """
+model = build()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+edit = entrain.torch.EDiT(model, optimizer, comm=comm, local_sgd_sync_interval=2, local_sgd_warmup_steps=6, gradient_accumulation_steps=4)
+for step in range(T):
+    for number in range(3 if step % 2 else 4):
+        x, y = batch(comm.rank, 10 * step + number)
+        bad = float("inf") if comm.rank == 1 and step == 3 and number == 1 else 1.0
+        scaler.scale(nn.functional.mse_loss(model(x), y) * bad).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+assert scaler.get_scale() == 4.0, "all replicas have skipped the step"
+edit.synchronize()
+assert edit.info.steps == T and torch.isfinite(flat(model)).all()
+same_everywhere(comm, flat(model))
+""", 2)
+
+
+def test_different_numbers_of_passes_in_warm_up_are_named():
+    run(LOOP + """
+model = build()
+optimizer = make(model)
+edit = entrain.torch.EDiT(model, optimizer, comm=comm, local_sgd_sync_interval=2, local_sgd_warmup_steps=6)
+with pytest.raises(entrain.FailedPrecondition, match="replicas make different numbers of backward passes in a step"):
+    for step in range(3):
+        optimizer.zero_grad()
+        for number in range(1 + comm.rank):
+            loss_of(model, comm.rank, step).backward()
+        optimizer.step()
+""", 2)
+
+
+def test_a_backward_pass_that_raises_and_is_repeated():
+    run(LOOP + """
+model = build()
+optimizer = make(model)
+edit = entrain.torch.EDiT(model, optimizer, comm=comm, local_sgd_sync_interval=H, local_sgd_warmup_steps=4)
+
+
+def spoil(gradient):
+    raise MemoryError("too large a batch")
+
+
+for step in range(T):
+    optimizer.zero_grad()
+    if step == 2:
+        x, y = batch(comm.rank, 99)
+        first = model.embed(x)
+        first.register_hook(spoil)
+        for block in model.blocks:
+            first = first + block(first)
+        with pytest.raises(MemoryError):
+            nn.functional.mse_loss(model(x) * 0 + model.head(first), y).backward()
+        optimizer.zero_grad()
+    x, y = batch(comm.rank, 10 * step)
+    nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+edit.synchronize()
+# All have cleared the gradients of one step, so all count it.
+assert edit.info.steps == T + 1
+same_everywhere(comm, flat(model))
+""", 2)
+
+
+@pytest.mark.parametrize("around", [True, False])
+def test_ddp_islands_that_edit_is_given(around, tmp_path):
+    processes("""
+islands = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+across = comm.split(comm.rank % 2)
+model = build()
+optimizer = make(model)
+wrapped = DDP(model, process_group=islands[comm.rank // 2])
+edit = entrain.torch.EDiT(wrapped if around else model, optimizer, comm=across, local_sgd_sync_interval=H, local_sgd_warmup_steps=4)
+for step in range(4):
+    optimizer.zero_grad()
+    x, y = batch(comm.rank, 10 * step)
+    nn.functional.mse_loss(wrapped(x), y).backward()
+    optimizer.step()
+same_everywhere(comm, flat(model))  # in warm-up all are equal
+""".replace("around", repr(around)), tmp_path / "store", 4)
+
+
+def test_a_kept_checkpoint_is_the_one_that_was_saved(tmp_path):
+    run(LOOP + """
+import os
+for number in (1000, 2000):
+    if comm.rank == 0:
+        open(os.path.join(directory, f"step-{number}.ckpt"), "w").close()
+comm.barrier()
+model = build()
+optimizer = make(model)
+edit = entrain.torch.EDiT(model, optimizer, comm=comm, local_sgd_sync_interval=2, outer_optimizer="sgd")
+train(model, optimizer)
+edit.synchronize()
+assert edit.checkpoint_due is edit.checkpoint_due is False  # asked twice
+edit.save(directory, "step-8", keep=2)
+comm.barrier()
+assert sorted(os.listdir(directory)) == ["step-2000.ckpt", "step-8.ckpt"], os.listdir(directory)
+""", 2, directory=str(tmp_path))
