@@ -617,6 +617,7 @@ TEST(LayerSync, ParametersThatCannotBeFetchedAreAnErrorOfAllRanks) {
     r.Edit(options);
     r.Forward();
     r.EndStep();
+    r.MeetAll();  // both have created their objects
     other.fails = r.replica() == 1;
     absl::Status status = r.edit().BeginForward(true, true).status();
     for (int layer = 0; layer < 4 && status.ok(); ++layer) {
