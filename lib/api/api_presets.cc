@@ -128,13 +128,6 @@ void Write(double value, int64_t offset, void* config) {
   std::memcpy(static_cast<char*>(config) + offset, &number, sizeof(number));
 }
 
-template <typename T>
-double Read(int64_t offset, const void* config) {
-  T number;
-  std::memcpy(&number, static_cast<const char*>(config) + offset, sizeof(number));
-  return static_cast<double>(number);
-}
-
 void Set(const entrain_edit_option_t& option, double value, void* config) {
   switch (option.type) {
     case ENTRAIN_OPTION_F64:
@@ -145,19 +138,6 @@ void Set(const entrain_edit_option_t& option, double value, void* config) {
       return Write<uint64_t>(value, option.offset, config);
     default:
       return Write<int32_t>(value, option.offset, config);
-  }
-}
-
-double Get(const entrain_edit_option_t& option, const void* config) {
-  switch (option.type) {
-    case ENTRAIN_OPTION_F64:
-      return Read<double>(option.offset, config);
-    case ENTRAIN_OPTION_I64:
-      return Read<int64_t>(option.offset, config);
-    case ENTRAIN_OPTION_U64:
-      return Read<uint64_t>(option.offset, config);
-    default:
-      return Read<int32_t>(option.offset, config);
   }
 }
 
@@ -222,11 +202,11 @@ class PresetWriter {
     if (given_.count(outer) == 0) {
       return false;
     }
-    const double mine = Get(options_[static_cast<size_t>(IndexOf(outer))], &config_);
-    return std::none_of(
-        std::begin(preset_.settings), std::end(preset_.settings), [&](const Setting& setting) {
-          return setting.option != nullptr && outer == setting.option && setting.value == mine;
-        });
+    return std::none_of(std::begin(preset_.settings), std::end(preset_.settings),
+                        [&](const Setting& setting) {
+                          return setting.option != nullptr && outer == setting.option &&
+                                 setting.value == config_.outer_optimizer;
+                        });
   }
   double ValueOf(const Setting& setting) const {
     return setting.value == kInterval     ? static_cast<double>(config_.local_sgd_sync_interval)

@@ -35,7 +35,7 @@ constexpr int64_t kStoreTimeout = 30 * kSecond;
 constexpr char kJobKey[] = "entrain/launcher/job";
 // How long the first attempt to open a store on one of several ports may take (later ones twice as long
 // each, up to a limit), and how long a rank goes on trying when a server has refused it.
-constexpr int64_t kFirstAttempt = kSecond, kMostAttempt = 4 * kSecond, kRefused = 10 * kSecond;
+constexpr int64_t kFirstAttempt = 2 * kSecond, kMostAttempt = 4 * kSecond, kRefused = 10 * kSecond;
 constexpr int kPauseMs = 20;  // between attempts
 
 Stop Within(int64_t ns, const Stop& stop) {

@@ -30,8 +30,7 @@ constexpr EnvVariable kEnvironment[] = {
      "mem:NAME"},
     {"ENTRAIN_RUN_ID", "text",
      "names the job: ranks with different ids do not meet in a store that jobs share by mistake; "
-     "the "
-     "same on all ranks and newcomers; default: the launcher's id, if it gives one"},
+     "the same on all ranks and newcomers; default: the launcher's id, if it gives one"},
     {"ENTRAIN_TRANSPORTS", "names",
      "the transports that may be used, comma separated; default: all that work"},
     {"ENTRAIN_ALGORITHMS", "overrides",

@@ -353,7 +353,7 @@ absl::Status SurvivorCalls::Stale() const {
       break;
   }
   return Say(
-      // Who excludes this rank is not guilty of it.
+      // The rank that excludes this rank is not guilty, so the error blames nobody.
       absl::StatusCode::kOutOfRange, NameOf(kind_), machine.number(), -1, Phase::kTransfer,
       absl::StrCat(
           "rank ", peers_.rank(), " is left out of generation ", generation_ + 1, ": ", why,

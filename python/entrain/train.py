@@ -353,7 +353,8 @@ def with_preset(config: EditConfig, preset: str, layers: int, given: Iterable[st
     numbers = {field.name for field in dataclasses.fields(EditOptions)}
     plain = EditOptions(**{name: getattr(config, name) for name in numbers})
     fill(struct, plain, EDIT_FAMILIES)
-    names = sorted(numbers & {*given, *(field.name for field in dataclasses.fields(EditOptions) if getattr(config, field.name) != field.default)})
+    changed = (field.name for field in dataclasses.fields(EditOptions) if getattr(config, field.name) != field.default)
+    names = sorted(numbers & {*given, *changed})
     texts = [ffi.new("char[]", name.encode()) for name in names]
     check(lib.entrain_edit_config_preset(struct, preset.encode(), layers, ffi.new("char*[]", texts), len(texts)))
     found: Dict[str, Any] = {}
@@ -363,7 +364,8 @@ def with_preset(config: EditConfig, preset: str, layers: int, given: Iterable[st
             found[field.name] = before if constant(EDIT_FAMILIES[field.name], before, field.name) == value else \
                 constant_name(EDIT_FAMILIES[field.name], value)
         else:
-            found[field.name] = bool(value) if isinstance(field.default, bool) else int(value) if isinstance(field.default, int) else float(value)
+            kind = bool if isinstance(field.default, bool) else int if isinstance(field.default, int) else float
+            found[field.name] = kind(value)
     return dataclasses.replace(config, **found)
 
 

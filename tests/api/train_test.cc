@@ -507,7 +507,7 @@ TEST(Train, PresetsAreTheMethods) {
   EXPECT_TRUE(config.outer_nesterov && config.pseudo_gradnorm_reduce && config.skip_anomaly);
   EXPECT_EQ(config.clip_pseudo_grad, 10);
 
-  // What the caller has set stays, and what has no effect beside it is left out.
+  // Options that the caller has set stay. Options without effect beside them are left out.
   entrain_edit_config_init(&config);
   config.local_sgd_sync_interval = 5;
   config.outer_optimizer = ENTRAIN_OUTER_LION;

@@ -34,9 +34,10 @@ class _Part:
 
 
 class GradientMean:
-    """Averages the gradients of `layers` over `comm` in each backward pass in which `due()` returns true. A layer's all-reduce starts when all its parameters have a gradient, and runs during the rest of the pass; that
-    of the first layer at the end. The pass ends when all averages have come. A parameter without a gradient on this rank gets
-    one if it has one on another rank. `memory` is the communicator that allocates the arrays.
+    """Averages the gradients of `layers` over `comm` in each backward pass in which `due()` returns true. A layer's all-reduce
+    starts when all its parameters have a gradient, and runs during the rest of the pass; that of the first layer starts at the
+    end. The pass ends when all averages have come. A parameter without a gradient on this rank gets one if it has one on
+    another rank. `memory` is the communicator that allocates the arrays.
 
     The mean is right whatever autograd does, because the mean of a mean is the same mean: several passes in a step, a layer
     that gets gradients in several parts of a pass (reentrant checkpointing, shared weights), layers without a gradient on some
@@ -138,9 +139,9 @@ class GradientMean:
         if pieces[-1].numel() and float(pieces[-1][-1]) != self._number:
             raise FailedPrecondition(ErrorRecord(
                 code=lib.ENTRAIN_FAILED_PRECONDITION,
-                text=f"warm-up: this rank averages the gradients of a step for time {self._number}, and others for another: replicas make different "
-                     "numbers of backward passes in a step. Give each the same number, or gradient_accumulation_steps, the number that "
-                     "all make, so that they are averaged once"))
+                text=f"warm-up: this rank averages the gradients of a step for the {self._number}th time, and others for another: "
+                     "replicas make different numbers of backward passes in a step. Give each the same number, or "
+                     "gradient_accumulation_steps, the number that all make, so that they are averaged once"))
         somewhere = (pieces[-2] > 0).tolist()
         for param, piece, present in zip(part.params, pieces, somewhere):
             if present and param.grad is None:

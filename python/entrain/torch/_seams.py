@@ -4,8 +4,9 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterable, List, Optional, Sequence, Tuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -35,14 +36,21 @@ def _class(module: str, name: str) -> Any:
     return getattr(sys.modules.get(module), name, ())
 
 
-def refuse_fsdp1(model: nn.Module) -> None:
+def refuse_sparse(call: str, model: nn.Module, trained: Iterable[Tensor], way_out: str) -> None:
+    bound = {id(param) for param in trained}
+    for name, module in model.named_modules():
+        if getattr(module, "sparse", False) is True and any(id(param) in bound for param in module.parameters(recurse=False)):
+            raise invalid(call, f"the module {name!r} has sparse gradients (sparse=True), which cannot be averaged{way_out}")
+
+
+def refuse_fsdp1(call: str, model: nn.Module) -> None:
     """FSDP1 keeps a parameter of its own, which is different on each rank. As a plain parameter it would be overwritten."""
     wrappers = _class("torch.distributed.fsdp", "FullyShardedDataParallel")
     wrapped = [name for name, module in model.named_modules() if wrappers and isinstance(module, wrappers)]
     flat = [name for name, param in model.named_parameters() if getattr(param, "_fsdp_flattened", False)]
     if wrapped or flat:
-        where = f"the module {wrapped[0]!r} is" if wrapped and wrapped[0] else "the model is" if wrapped else f"the parameter {flat[0]} is of"
-        raise invalid("EDiT", f"{where} FullyShardedDataParallel (FSDP1); shard the model with torch.distributed.fsdp.fully_shard instead")
+        where = f"the parameter {flat[0]} is of" if not wrapped else f"the module {wrapped[0]!r} is" if wrapped[0] else "the model is"
+        raise invalid(call, f"{where} FullyShardedDataParallel (FSDP1); shard the model with torch.distributed.fsdp.fully_shard instead")
 
 
 def ddp_around() -> Optional[nn.Module]:
@@ -69,10 +77,10 @@ def check_ddp(ddp: Any, replicas: Sequence[int]) -> None:
     common = sorted(set(group) & set(replicas) - {mine})
     unknown = len(replicas) > 1 and len(group) > 1 and all(rank < 0 for rank in replicas)
     if common or unknown:
-        raise invalid("EDiT", f"DistributedDataParallel averages the gradients of the ranks {group} at every step, and {common or group} are "
-                              "other replicas of EDiT: the replicas would never differ, and an exchange would have no effect. Use the model "
-                              "without DistributedDataParallel (docs/python.md says how in Trainer and accelerate), or wrap only the "
-                              "ranks of one replica")
+        raise invalid("EDiT", f"DistributedDataParallel averages the gradients of the ranks {group} at every step, and {common or group} "
+                              "are other replicas of EDiT: the replicas would never differ, and an exchange would have no effect. Use the "
+                              "model without DistributedDataParallel (docs/python.md says how in Trainer and accelerate), or wrap only "
+                              "the ranks of one replica")
 
 
 #: The EDiT objects by the id of their optimizers.
@@ -120,12 +128,22 @@ def forget_scalers(edit: Any) -> None:
         _watched.pop(key, None)
 
 
-def same_bytes(comm: Comm, name: str, tensor: Tensor) -> str:
-    """Copies a tensor of rank 0 to all ranks, whatever its type and strides. Returns why this cannot be done; empty: it is done.
-    `name` is for this text."""
+def make_alike(call: str, comm: Comm, tensors: Iterable[Tuple[str, Tensor]]) -> None:
+    """Copies the tensors of rank 0 to all ranks, whatever their types and strides. If one cannot be copied on one rank, all ranks
+    raise an error. Collective."""
+    errors = [error for name, tensor in tensors if (error := _copy_of_first(comm, name, tensor))]
+    failed = comm.all_gather(np.array([len(errors)], np.int64)).ravel().tolist()
+    if any(failed):
+        first = next(rank for rank, count in enumerate(failed) if count)
+        raise invalid(call, errors[0] if errors else f"rank {first} has a buffer or a frozen parameter that cannot be made equal; its own "
+                                                     "error names it")
+
+
+def _copy_of_first(comm: Comm, name: str, tensor: Tensor) -> str:
+    """Returns why this cannot be done; empty: it is done."""
     if tensor.is_quantized or tensor.layout is not torch.strided:
-        return (f"{name} is {tensor.layout}{', quantized' if tensor.is_quantized else ''}, which EDiT cannot make equal on all replicas; "
-                "do this yourself, and register it when the EDiT object is made")
+        kind = "quantized" if tensor.is_quantized else tensor.layout
+        return f"{name} is {kind}, which cannot be made equal on all ranks; do this yourself, and register it afterwards"
     if not tensor.numel():
         return ""
     whole = tensor.resolve_conj().resolve_neg().contiguous().clone()
@@ -136,7 +154,7 @@ def same_bytes(comm: Comm, name: str, tensor: Tensor) -> str:
         tensor.copy_(whole)
     except RuntimeError as error:  # an expanded tensor: several elements share one place
         if not bytes_of(whole).equal(bytes_of(tensor)):
-            return f"{name} differs between replicas, and torch cannot write into it ({error}); register a contiguous tensor instead"
+            return f"{name} differs between ranks, and torch cannot write into it ({error}); register a contiguous tensor instead"
     return ""
 
 

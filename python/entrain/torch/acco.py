@@ -24,7 +24,7 @@ from ..errors import ErrorRecord, FailedPrecondition, invalid
 from ..optim import Optim
 from ..training import State, StateEntry
 from ._layers import host_twin, is_dtensor, local_of, tensor_of
-from ._seams import same_bytes
+from ._seams import Hook, ddp_around, ddp_inside, make_alike, refuse_fsdp1, refuse_sparse
 
 _T = TypeVar("_T", bound="ACCO")
 
@@ -46,6 +46,10 @@ def _like(optimizer: torch.optim.Optimizer, group: Dict[str, Any]) -> Optim:
         return Optim.sgd(momentum=group["momentum"], nesterov=group["nesterov"], weight_decay=group["weight_decay"])
     raise invalid("ACCO", f"the optimizer is a {type(optimizer).__name__}; expected torch.optim.AdamW or SGD, an entrain.Optim, or "
                           "\"adamw\", \"sgd\" or \"agd\"")
+
+
+def _refused(text: str) -> FailedPrecondition:
+    return FailedPrecondition(ErrorRecord(code=lib.ENTRAIN_FAILED_PRECONDITION, text=text))
 
 
 class ACCO:
@@ -73,6 +77,7 @@ class ACCO:
 
     def __init__(self, model: nn.Module, optimizer: Union[str, Optim, torch.optim.Optimizer] = "adamw", *,
                  comm: Optional[Comm] = None, staging: Optional[bool] = None, **options: Any) -> None:
+        refuse_fsdp1("ACCO", model)
         groups = self._groups_of(model, optimizer)
         params = [param for group in groups for param in group]
         device = params[0].device
@@ -80,6 +85,7 @@ class ACCO:
             if param.requires_grad and (is_dtensor(param) or param.device != device or param.dtype != params[0].dtype):
                 raise invalid("ACCO", f"the parameter {name} is {'a DTensor' if is_dtensor(param) else param.dtype} on "
                                       f"{param.device}; expected plain tensors of one type on one device")
+        refuse_sparse("ACCO", model, params, "; set sparse=False")
         if device.type == "meta":
             raise invalid("ACCO", "the parameters are on meta; give the model its memory first (to_empty, and its values)")
         if staging is False and device.type != "cpu":
@@ -94,6 +100,9 @@ class ACCO:
                                           "ranks do not send it; join with entrain.ACCO, and copy it yourself")
         if params[0].dtype not in (torch.float32, torch.bfloat16):
             raise invalid("ACCO", f"the parameters are {params[0].dtype}; expected torch.float32 or torch.bfloat16")
+        if ddp_inside(model) is not None:
+            raise invalid("ACCO", "the model is, or has inside, DistributedDataParallel: ACCO averages the gradients itself; give it the "
+                                  "model without it")
         self.model = model
         self._own_comm = comm is None
         self._mesh: Optional[DeviceMesh] = None
@@ -113,19 +122,17 @@ class ACCO:
         if isinstance(optimizer, torch.optim.Optimizer):
             rate = float(optimizer.param_groups[0]["lr"])
             if rate <= 0:
-                raise invalid("ACCO", f"the optimizer's first group has lr={rate:g}; give it the greatest rate, and ACCO the schedule (schedule_warmup, "
-                                      "schedule_total, min_lr, or schedule), because a scheduler of torch has no effect here")
+                raise invalid("ACCO", f"the optimizer's first group has lr={rate:g}; give it the greatest rate, and ACCO the schedule "
+                                      "(schedule_warmup, schedule_total, min_lr, or schedule), because a scheduler of torch has no "
+                                      "effect here")
             options.setdefault("lr", rate)
             options["groups"] = [AccoGroup(first, last - first, _like(optimizer, group), float(group["lr"]) / rate)
                                  for first, last, group in zip(ends, ends[1:], optimizer.param_groups)]
             optim: Optional[Optim] = None
         else:
             optim = Optim(optimizer) if isinstance(optimizer, str) else optimizer
-        errors = [error for name, tensor in given.items() if (error := same_bytes(self.comm, name, tensor.detach()))]
-        failed = self.comm.all_gather(np.array([len(errors)], np.int64)).ravel().tolist()
-        if any(failed):
-            raise invalid("ACCO", errors[0] if errors else f"rank {[count > 0 for count in failed].index(True)} has a buffer or a frozen "
-                                                           "parameter that cannot be made equal; its own error names it")
+        with torch.no_grad():
+            make_alike("ACCO", self.comm, ((name, tensor.detach()) for name, tensor in given.items()))
         # What the library sees of the parameters.
         self._host = host_twin(self._flat) if self._staging else self._flat
         if self._staging:
@@ -140,6 +147,8 @@ class ACCO:
         if self._staging:
             self._gradients = torch.zeros(self._accumulator.shape, dtype=self._accumulator.dtype, device=device)
         self._hooks = [param.register_post_accumulate_grad_hook(self._adder(first)) for param, first in places]
+        self._hooks.append(model.register_forward_pre_hook(Hook(self._before_forward), prepend=True))
+        self._places = places
         self._optimizer = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
         self._rates = [] if self._optimizer is None else [float(group["lr"]) for group in self._optimizer.param_groups]
         if self._optimizer is not None:
@@ -163,17 +172,33 @@ class ACCO:
             _like(optimizer, group)
         return groups
 
+    def _before_forward(self, module: nn.Module, args: Any) -> None:
+        if ddp_around() is not None:
+            raise _refused("DistributedDataParallel is around the model: ACCO averages the gradients itself; use the model without it")
+
+    def _check_model(self) -> None:
+        """Refuses what would train beside the channel, or not at all."""
+        bound = {id(param) for param, _ in self._places}
+        for name, param in self.model.named_parameters():
+            if param.requires_grad and param.numel() and id(param) not in bound:
+                raise _refused(f"the parameter {name} requires gradients now, and did not, or was not there, when ACCO was made: nobody "
+                               "would step it. Let it require gradients when ACCO is made, or make another ACCO object")
+        for param, first in self._places:
+            if param.numel() and param.data_ptr() != self._flat.data_ptr() + first * self._flat.element_size():
+                name = next((name for name, own in self.model.named_parameters() if own is param), "of the model")
+                raise _refused(f"the parameter {name} no longer lies where ACCO has bound it; load_state_dict(assign=True), .to() and "
+                               "assignments to .data after the ACCO object was made do this; copy into the parameter instead")
+
     def _refuse_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        raise FailedPrecondition(ErrorRecord(code=lib.ENTRAIN_FAILED_PRECONDITION, text="optimizer.step: ACCO makes the steps with the options "
-                                             "of this optimizer; call acco.step(tokens) after the backward pass instead"))
+        raise _refused("optimizer.step: ACCO makes the steps with the options of this optimizer; call acco.step(tokens) after the "
+                       "backward pass instead")
 
     def _check_rates(self) -> None:
         for group, rate in zip(() if self._optimizer is None else self._optimizer.param_groups, self._rates):
             if float(group["lr"]) != rate:
-                raise FailedPrecondition(ErrorRecord(
-                    code=lib.ENTRAIN_FAILED_PRECONDITION,
-                    text=f"the optimizer's lr was {rate:g} when ACCO took it, and is {float(group['lr']):g} now (a scheduler of torch?), which "
-                         "has no effect; give ACCO the schedule: schedule_warmup, schedule_total and min_lr, or schedule"))
+                raise _refused(f"the optimizer's lr was {rate:g} when ACCO took it, and is {float(group['lr']):g} now (a scheduler of "
+                               "torch?), which has no effect; give ACCO the schedule: schedule_warmup, schedule_total and min_lr, or "
+                               "schedule")
 
     def _adder(self, first: int) -> Any:
         def add(param: Tensor) -> None:
@@ -192,6 +217,7 @@ class ACCO:
         self._check_rates()
         self._channel.add(microbatches, tokens)
         if self._channel.poll():
+            self._check_model()
             if self._staging:
                 self._accumulator.add_(self._gradients.cpu())
                 self._gradients.zero_()

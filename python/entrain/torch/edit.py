@@ -30,7 +30,8 @@ from ._gradients import GradientMean
 from ._layers import Stream, device_of, dtype_of, is_dtensor, is_fsdp, layers_of, like, local_of, sharding_of, tensor_of
 from ._options import config_of
 from ._outer import TorchOuter
-from ._seams import Hook, check_ddp, ddp_around, ddp_inside, first_difference, forget_scalers, rank_in_torch, refuse_fsdp1, same_bytes, watch_scalers
+from ._seams import Hook, check_ddp, ddp_around, ddp_inside, first_difference, forget_scalers, make_alike, rank_in_torch, refuse_fsdp1, \
+    refuse_sparse, watch_scalers
 
 _T = TypeVar("_T", bound="EDiT")
 
@@ -105,7 +106,7 @@ class EDiT:
             raise invalid("EDiT", "a mesh without comm, the communicator that it was made of")
         if comm is not None and not comm._owned:
             raise invalid("EDiT", "comm belongs to a mesh and ends with it; give the communicator that the mesh was made of")
-        refuse_fsdp1(model)
+        refuse_fsdp1("EDiT", model)
         self.model = model
         self.optimizer = optimizer
         self._layers = layers_of(model, layers, replicated)
@@ -179,8 +180,8 @@ class EDiT:
             check_ddp(inside, self._torch_ranks)
             self._ddp = inside
         if self.replicas == 1 and self._edit.info().most_replicas == 1:
-            warnings.warn(f"{type(self).__name__} has one replica, so nothing is exchanged. Should there be others, check that the launcher "
-                          "passes RANK and WORLD_SIZE on", stacklevel=2)
+            warnings.warn(f"{type(self).__name__} has one replica, so nothing is exchanged. Should there be others, check that the "
+                          "launcher passes RANK and WORLD_SIZE on", stacklevel=2)
         self._attach()
 
     # ---- making ----------------------------------------------------------------------------------------------------------
@@ -208,11 +209,8 @@ class EDiT:
     def _check_gradients(self, settings: EditConfig) -> None:
         if settings.local_sgd_warmup_steps == 0 or self._mesh.coordinate("sync")[1] == 1:
             return
-        bound = {id(param) for layer in self._layers for _, param in layer.params}
-        for name, module in self.model.named_modules():
-            if getattr(module, "sparse", False) is True and any(id(param) in bound for param in module.parameters(recurse=False)):
-                raise invalid("EDiT", f"the module {name!r} has sparse gradients (sparse=True), which warm-up cannot average; set "
-                                      "sparse=False, or local_sgd_warmup_steps=0")
+        refuse_sparse("EDiT", self.model, (param for layer in self._layers for _, param in layer.params),
+                      " in warm-up; set sparse=False, or local_sgd_warmup_steps=0")
 
     @torch.no_grad()
     def _start_alike(self) -> None:
@@ -222,11 +220,7 @@ class EDiT:
         self._store()
         others = [(f"the parameter {name}", param.detach()) for name, param in self.model.named_parameters() if not param.requires_grad]
         others += [(f"the buffer {name}", buffer) for name, buffer in self.model.named_buffers()]
-        errors = [error for name, tensor in others if (error := same_bytes(self._sync, name, local_of(tensor)))]
-        failed = self._sync.all_gather(np.array([len(errors)], np.int64)).ravel().tolist()
-        if any(failed):
-            raise invalid("EDiT", errors[0] if errors else f"replica {[count > 0 for count in failed].index(True)} has a buffer or a frozen "
-                                                           "parameter that cannot be made equal; its own error names it")
+        make_alike("EDiT", self._sync, ((name, local_of(tensor)) for name, tensor in others))
         self._reshard()
 
     def _attach(self) -> None:
@@ -243,8 +237,6 @@ class EDiT:
         watch_scalers(self)
         hooks.append(self.optimizer.register_step_pre_hook(self._before_step))
         hooks.append(self.optimizer.register_step_post_hook(self._after_step))
-
-    # ---- the hooks of a step -----------------------------------------------------------------------------------------------
 
     # ---- parameters on a device ----------------------------------------------------------------------------------------------
 
@@ -268,6 +260,8 @@ class EDiT:
         if self._staging:
             self._stream.note()
             self._fetch()
+
+    # ---- the hooks of a step -----------------------------------------------------------------------------------------------
 
     def _before_layer(self, index: int, module: nn.Module, args: Any) -> None:
         if self._exchanging:
@@ -364,9 +358,9 @@ class EDiT:
         bound = {id(param) for layer in self._layers for _, param in layer.params}
         for name, param in params:
             if param.requires_grad and param.numel() and id(param) not in bound:
-                raise _misplaced(f"the parameter {name} requires gradients now, and did not, or was not there, when EDiT was made: it would "
-                                 "train without being exchanged. Let it require gradients when EDiT is made (one that gets none costs only "
-                                 "its exchange), or close this EDiT object and make another one")
+                raise _misplaced(f"the parameter {name} requires gradients now, and did not, or was not there, when EDiT was made: it "
+                                 "would train without being exchanged. Let it require gradients when EDiT is made (one that gets none "
+                                 "costs only its exchange), or close this EDiT object and make another one")
 
     def _compare(self) -> None:
         self._compared = True
@@ -375,9 +369,9 @@ class EDiT:
             differs = first_difference(self._sync, params)
             if differs is not None:
                 when = "after warm-up, " if self._anchors_at else ""
-                raise _misplaced(f"replicas differ {when}at step {self._anchors_at}, where EDiT makes their anchors: the parameter {differs[0]} "
-                                 f"has other values on replica {differs[1]} than on replica 0. Was it changed on some replicas after EDiT "
-                                 "was made (load_state_dict), or do gradients go past EDiT (an optimizer inside the backward pass)?")
+                raise _misplaced(f"replicas differ {when}at step {self._anchors_at}, where EDiT makes their anchors: the parameter "
+                                 f"{differs[0]} has other values on replica {differs[1]} than on replica 0. Was it changed on some "
+                                 "replicas after EDiT was made (load_state_dict), or do gradients go past EDiT (an optimizer inside the backward pass)?")
 
     def _check_equal_steps(self) -> None:
         """Warns once if all replicas had moved by the same length in every layer at the last exchange."""
@@ -453,7 +447,8 @@ class EDiT:
 
     def _largest_gradient(self) -> float:
         """Returns the largest element on any rank of this replica; infinity also for NaN."""
-        largest = torch.nn.utils.get_total_norm(self._gradients(), math.inf).cpu().double().nan_to_num(nan=math.inf, posinf=math.inf).reshape(1)
+        norm = torch.nn.utils.get_total_norm(self._gradients(), math.inf).cpu().double()
+        largest = norm.nan_to_num(nan=math.inf, posinf=math.inf).reshape(1)
         model = self._mesh.comm("model")
         if model.size > 1:
             model.all_reduce(largest, op="max")
@@ -575,7 +570,8 @@ class EDiT:
 
     def leave(self) -> None:
         """A-EDiT, and quorum with overlap_steps: says that this replica has made its last step. Takes part in the others'
-        exchanges until all have left. The parameters are then equal everywhere. Collective over the replica; blocks. No training may follow."""
+        exchanges until all have left. The parameters are then equal everywhere. Collective over the replica; blocks. No
+        training may follow."""
         self._end_skipped_step()
         self._stream.note()
         self._fetched = False

@@ -223,7 +223,7 @@ edit.synchronize()
 same_everywhere(comm, flat(model))
 edit.close()
 model.expanded = torch.full((1,), float(comm.rank)).expand(5)
-match = "the buffer expanded differs between replicas, and torch cannot write into it" if comm.rank else "replica 1 has a buffer"
+match = "the buffer expanded differs between ranks, and torch cannot write into it" if comm.rank else "rank 1 has a buffer"
 with pytest.raises(entrain.InvalidArgument, match=match):
     entrain.torch.EDiT(model, optimizer, comm=comm)
 """, 2)
@@ -603,3 +603,45 @@ edit.save(directory, "step-8", keep=2)
 comm.barrier()
 assert sorted(os.listdir(directory)) == ["step-2000.ckpt", "step-8.ckpt"], os.listdir(directory)
 """, 2, directory=str(tmp_path))
+
+
+def test_acco_refuses_what_would_train_beside_it():
+    run(LOOP + """
+def channel(model):
+    return entrain.torch.ACCO(model, "adamw", comm=comm, method="dpu", limit=40, min_microbatches=1, max_microbatches=1)
+
+
+for spoil, match in ((lambda m: m.head.requires_grad_(True), "the parameter head.weight requires gradients now"),
+                     (lambda m: setattr(m.embed.weight, "data", m.embed.weight.data.clone()), "the parameter embed.weight no longer lies where")):
+    model = build()
+    model.head.requires_grad_(False)
+    acco = channel(model)
+    loss_of(model, comm.rank, 0).backward()
+    acco.step(16)
+    spoil(model)
+    with pytest.raises(entrain.FailedPrecondition, match=match):
+        for step in range(4):
+            loss_of(model, comm.rank, step).backward()
+            acco.step(16)
+    acco.close()
+with pytest.raises(entrain.InvalidArgument, match="the module '0' has sparse gradients .*set sparse=False"):
+    channel(nn.Sequential(nn.Embedding(4, 4, sparse=True)))
+model = build()
+acco = channel(model)
+other = copy.deepcopy(model)
+loss_of(other, comm.rank, 0).backward()
+assert other.head.weight.grad is not None  # a plain model
+acco.close()
+""", 1)
+
+
+def test_acco_refuses_ddp(tmp_path):
+    processes("""
+model = build()
+acco = entrain.torch.ACCO(model, "adamw", comm=comm, limit=4)
+with pytest.raises(entrain.FailedPrecondition, match="DistributedDataParallel is around the model: ACCO averages the gradients itself"):
+    DDP(model)(batch(0, 0)[0])
+acco.close()
+with pytest.raises(entrain.InvalidArgument, match="the model is, or has inside, DistributedDataParallel"):
+    entrain.torch.ACCO(DDP(build()), "adamw", comm=comm, limit=4)
+""", tmp_path / "store", 2)
