@@ -1437,12 +1437,14 @@ ENTRAIN_API entrain_status_t entrain_acco_create(entrain_comm_t* comm, const ent
  * results. */
 ENTRAIN_API entrain_status_t entrain_acco_join(entrain_comm_t* comm, const entrain_acco_config_t* config,
                                                int64_t wait_ns, entrain_acco_t** acco);
-/* Frees the channel, and ends a round in progress on all ranks. So destroy a channel after the end of the run, or on
- * all ranks together. On device memory the streams of all ranks must also have finished their last install. Waits at
- * most 1 s for a running step or schedule of the caller, as entrain_edit_destroy does. With ENTRAIN_ADMIT_EXCHANGE rank
- * 0 also waits for the end of a request to the store, at most 0.5 s. If newcomers are being connected at this time, the
- * function waits for the end of this attempt: at most 2 s, or a quarter of timeout_ns if the store does not answer.
- * Does nothing for NULL. */
+/* Frees the channel. The other ranks need this rank's part of a round in progress, so the function waits for the end of
+ * this round: at most 10 s, or 1 s if the caller has a step or a schedule, whose functions could wait for the calling
+ * thread. Then it ends the round on all ranks (ABORTED there). entrain_comm_abort ends the round at once. So ranks that
+ * each make the same number of installs may destroy their channels at different times. On device memory the streams of
+ * all ranks must also have finished their last install. Waits at most 1 s for a running step or schedule of the caller,
+ * as entrain_edit_destroy does. With ENTRAIN_ADMIT_EXCHANGE rank 0 also waits for the end of a request to the store, at
+ * most 0.5 s. If newcomers are being connected at this time, the function waits for the end of this attempt: at most 2 s,
+ * or a quarter of timeout_ns if the store does not answer. Does nothing for NULL. */
 ENTRAIN_API void entrain_acco_destroy(entrain_acco_t* acco);
 /* Writes the stream of rounds to *stream; NULL on host memory. A step of the caller enqueues its work on this stream.
  * Lent until the channel is destroyed. */

@@ -565,7 +565,7 @@ struct CheckpointCalls {
 };
 
 struct Channel {
-  explicit Channel(entrain_comm_t* comm) {
+  explicit Channel(entrain_comm_t* comm, entrain_acco_schedule_fn schedule = nullptr) {
     entrain_optim_config_t optim_config;
     entrain_optim_config_init(&optim_config);
     EXPECT_OK(entrain_optim_create(&optim_config, &optim));
@@ -574,6 +574,7 @@ struct Channel {
     config.params = params;
     config.count = std::size(params);
     config.optim = optim;
+    config.schedule = schedule;
     EXPECT_OK(entrain_acco_create(comm, &config, &acco));
   }
   ~Channel() {
@@ -698,7 +699,8 @@ TEST_P(StartedTraining, RoundsOfAccoAreWaitedForByWorks) {
 
 TEST(StartedTrainingCalls, ARoundThatEndsBadlyIsWhatItsWorkSays) {
   RunWorld(2, [](const Rank& self) {
-    Channel channel(self.comm);
+    // With a schedule the destruction waits for the round for 1 s.
+    Channel channel(self.comm, [](void*, int64_t) { return 0.1; });
     int32_t finished = 0;
     if (self.rank == 0) {
       entrain_work_t* work = nullptr;

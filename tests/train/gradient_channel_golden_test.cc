@@ -94,8 +94,7 @@ void ExpectNear(const std::vector<double>& is, const json& expected, const std::
   }
 }
 
-// A rank that is destroyed during a round ends the round of the other ranks, too. A round that is
-// over on this rank may not be over on other ranks.
+// A round that is over on this rank may not be over on other ranks, which need its communicator.
 void Meet(Communicator& comm) {
   EXPECT_EQ(comm.Barrier(), absl::OkStatus());
 }

@@ -331,8 +331,8 @@ class ACCO:
         return self._channel.info()
 
     def close(self) -> None:
-        """Removes the hooks, and ends the current round on all ranks. The model keeps its parameters. A second call
-        does nothing."""
+        """Removes the hooks, waits for a round under way (at most 10 s, since the other ranks need this rank's part of it), and
+        frees the memory. The model keeps its parameters. A second call does nothing."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
