@@ -363,6 +363,22 @@ enum { /* entrain_edit_config_t.outer_optimizer */
  * function must not call this EDiT object. Returns 0 on success. Any other number ends the call on all ranks with ABORTED.
  * Only for host arrays. */
 typedef int32_t (*entrain_edit_fetch_fn)(void* user);
+/* The hyperparameters of an outer step, as a function of its number: `step` counts the outer steps of `layer` from 1, also
+ * over checkpoints, and a newcomer goes on with the others' count. On entry *lr and *momentum are outer_lr and
+ * outer_momentum; the function may change them, 0 <= *lr, 0 <= *momentum < 1, both finite. A layer may have values of its
+ * own, so fragments may too. *momentum must stay 0 if outer_momentum is 0 (there is no momentum then), and is ignored by
+ * optimizers other than ENTRAIN_OUTER_SGD. The function must return the same values on all ranks, so they must follow from
+ * its arguments; otherwise the next exchange finds the difference (anchor_check). Called by the thread that makes the
+ * layer's outer step, before the step; the rules of entrain_outer_step_fn apply. Returns 0 on success. Any other number,
+ * or a value out of its range, ends the communicators of this EDiT object on all ranks with ABORTED. */
+typedef int32_t (*entrain_outer_schedule_fn)(void* user, int32_t layer, int64_t step, double* lr, double* momentum);
+/* The length of an interval: H in steps, an integer of at least 1 and of at least overlap_steps, or with use_async tau in
+ * seconds, more than 0. Begun after `exchanges` intervals, at `steps` steps since warm-up. EDiT asks for the intervals in
+ * order, each once, and on all replicas alike (then again from the first one, after a load or a join); so H must follow from the
+ * arguments. A-EDiT may ask several times, and each replica has a tau of its own. Called inside entrain_edit_begin_forward,
+ * entrain_edit_leave and entrain_edit_join, on their thread or a thread of the library; it must not call this EDiT object.
+ * Another value ends the call with ABORTED on all ranks. */
+typedef double (*entrain_interval_schedule_fn)(void* user, int64_t exchanges, int64_t steps);
 
 /* The caller's outer step of one layer. Moves this rank's `count` elements of the anchor, in place, in the direction
  * opposite to `grad`. `grad` is the combined and clipped pseudo-gradient. `step` is 1 for the layer's first step, and
@@ -613,6 +629,13 @@ typedef struct entrain_edit_config {
                                           s with admit, else 30 s. Applies to the communicators of the mesh, too */
   entrain_edit_fetch_fn fetch;         /* for parameters in memory that the library cannot see; NULL (default): none */
   void* fetch_user;                    /* first argument of fetch; owned by the caller */
+  entrain_outer_schedule_fn outer_schedule; /* changes outer_lr and outer_momentum step by step; NULL (default): they stay.
+                                          Not with ENTRAIN_OUTER_NONE and ENTRAIN_OUTER_CALLBACK */
+  void* outer_schedule_user;           /* first argument of outer_schedule; owned by the caller */
+  entrain_interval_schedule_fn interval_schedule; /* replaces local_sgd_sync_interval or local_sgd_sync_time, which then
+                                          must have their defaults; NULL (default): none. With one fragment, and not
+                                          together with a quorum or round_deadline with overlap_steps */
+  void* interval_schedule_user;        /* first argument of interval_schedule; owned by the caller */
 } entrain_edit_config_t;
 ENTRAIN_API void entrain_edit_config_init_sized(entrain_edit_config_t* config, size_t bytes);
 static ENTRAIN_INLINE void entrain_edit_config_init(entrain_edit_config_t* config) {

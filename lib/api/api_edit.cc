@@ -44,6 +44,10 @@ absl::StatusOr<EditOptions> ToEditOptions(const entrain_edit_config_t& config,
   options.outer_user = config.outer_user;
   options.fetch = config.fetch;
   options.fetch_user = config.fetch_user;
+  options.outer_schedule = config.outer_schedule;
+  options.outer_schedule_user = config.outer_schedule_user;
+  options.interval_schedule = config.interval_schedule;
+  options.interval_schedule_user = config.interval_schedule_user;
   options.fragment_of_layer = Copy(config.fragment_of_layer, config.shard->shards->slab().layers());
   options.fragment_intervals = Copy(config.fragment_intervals, config.fragments);
   options.fragment_offsets = Copy(config.fragment_offsets, config.fragments);

@@ -37,6 +37,11 @@ absl::Status CheckOuter(const EditOptions& o) {
   if (o.outer_lr == 0 && o.outer_optimizer != OuterKind::kNone && !callback) {
     return RefuseOption("outer_lr", o.outer_lr, "would never move the anchor; it must be positive");
   }
+  if (o.outer_schedule != nullptr && !o.outer_has_rate()) {
+    return RefuseOption("outer_schedule", "a function",
+                        callback ? "is not for the caller's outer_step; set NULL"
+                                 : "needs an outer_optimizer; set both");
+  }
   if (o.outer_weight_decay > 0 && (o.staleness_penalty || o.outer_momentum_clip > 0)) {
     return RefuseOption("outer_weight_decay", o.outer_weight_decay,
                         "does not go with staleness_penalty and outer_momentum_clip; set 0");
@@ -95,6 +100,22 @@ absl::Status CheckFragmentNumbers(const EditOptions& o) {
   if (o.fragment_pattern != FragmentPattern::kSequential && !o.fragment_of_layer.empty()) {
     return RefuseOption("fragment_pattern", static_cast<int32_t>(o.fragment_pattern),
                         "has no effect with fragment_of_layer; set one");
+  }
+  if (o.interval_schedule != nullptr) {
+    const EditOptions plain;
+    if (o.local_sgd_sync_interval != plain.local_sgd_sync_interval ||
+        o.local_sgd_sync_time != plain.local_sgd_sync_time) {
+      return RefuseOption("interval_schedule", "a function",
+                          o.use_async ? "with local_sgd_sync_time, which it replaces; set one"
+                                      : "with local_sgd_sync_interval, which it replaces; set one");
+    }
+    if (o.fragments > 1 || o.decoupled()) {
+      return RefuseOption("interval_schedule", "a function",
+                          o.fragments > 1 ? "with fragments, which have intervals of their own "
+                                            "(fragment_intervals); set 1 fragment"
+                                          : "with a quorum or round_deadline and overlap_steps, "
+                                            "where each replica has its own steps; set H");
+    }
   }
   if (!o.fragment_intervals.empty() && (o.local_sgd_sync_interval != 1 || o.use_async)) {
     return RefuseOption(
@@ -247,8 +268,23 @@ std::vector<NamedValue> SharedOptions(const EditOptions& options) {
   std::vector<NamedValue> shared = {
       {"ewma_as_published", static_cast<double>(options.ewma_as_published)}};
   AppendShared(EditOptionTable(), options, &shared);
+  shared.push_back({"outer_schedule", options.outer_schedule != nullptr ? 1.0 : 0.0});
+  shared.push_back({"interval_schedule", options.interval_schedule != nullptr ? 1.0 : 0.0});
   shared.push_back(SizeOfIdentity(options.identity));
   return shared;
+}
+
+absl::StatusOr<int64_t> EditOptions::IntervalNs(int64_t exchanges, int64_t steps) const {
+  double tau = local_sgd_sync_time;
+  if (interval_schedule != nullptr) {
+    tau = interval_schedule(interval_schedule_user, exchanges, steps);
+    if (!(tau > 0 && tau <= kMaxSyncTime)) {
+      return absl::AbortedError(absl::StrCat("interval_schedule: ", tau, " s after ", exchanges,
+                                             " exchanges; expected more than 0 and at most ",
+                                             kMaxSyncTime));
+    }
+  }
+  return static_cast<int64_t>(tau * static_cast<double>(kSecond));
 }
 
 }  // namespace entrain

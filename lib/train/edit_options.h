@@ -40,6 +40,12 @@ enum class FragmentPattern : int32_t { kSequential = 0, kStrided = 1 };
 using OuterStepFn = int32_t (*)(void* user, int32_t layer, int64_t step, float* anchor,
                                 const float* grad, size_t count);
 
+// The learning rate and the momentum of an outer step; see train.h.
+using OuterScheduleFn = int32_t (*)(void* user, int32_t layer, int64_t step, double* lr,
+                                    double* momentum);
+// Returns H or tau of an interval; see train.h.
+using IntervalScheduleFn = double (*)(void* user, int64_t exchanges, int64_t steps);
+
 struct EditOptions {
   ENTRAIN_EDIT_OPTIONS(ENTRAIN_OPTION_FIELD)
   OuterStepFn outer_step = nullptr;  // for outer_optimizer callback
@@ -48,6 +54,10 @@ struct EditOptions {
   int32_t (*fetch)(void* user) = nullptr;
   void* fetch_user = nullptr;
   void* outer_user = nullptr;
+  OuterScheduleFn outer_schedule = nullptr;
+  void* outer_schedule_user = nullptr;
+  IntervalScheduleFn interval_schedule = nullptr;
+  void* interval_schedule_user = nullptr;
   std::vector<int32_t> fragment_of_layer;   // by layer; if not empty, replaces fragment_pattern
   std::vector<int64_t> fragment_intervals;  // by fragment; if not empty, replaces H
   std::vector<int64_t> fragment_offsets;    // by fragment; empty: evenly spread over the interval
@@ -107,9 +117,9 @@ struct EditOptions {
   double temperature() const {
     return weight_softmax_temperature > 0 ? weight_softmax_temperature : 1;
   }
-  int64_t interval_ns() const {
-    return static_cast<int64_t>(local_sgd_sync_time * static_cast<double>(kSecond));
-  }
+  // Returns tau of the interval after `exchanges` intervals, at `steps` steps since warm-up. Returns
+  // kAborted if the caller's schedule has given another value than the header allows.
+  absl::StatusOr<int64_t> IntervalNs(int64_t exchanges, int64_t steps) const;
   // Returns the smallest total number of steps of all replicas between two exchanges.
   int64_t least_steps() const { return use_async ? min_total_global_steps : 1; }
 };

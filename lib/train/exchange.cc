@@ -306,6 +306,7 @@ absl::Status Exchange::FinishWith(int layer, const LayerOutcome* known) {
 // it.
 absl::Status Exchange::Combine(int layer, float* mean, const LayerOutcome* known) {
   const SlabLayer& l = slab_.layer(layer);
+  ENTRAIN_ASSIGN_OR_RETURN(const OuterRates rates, outer_.NextRates(layer));
   OuterScales scales;
   bool finite = known == nullptr || known->rolled_back == 0;
   if (known != nullptr) {
@@ -313,7 +314,7 @@ absl::Status Exchange::Combine(int layer, float* mean, const LayerOutcome* known
   } else if (options_.scales_outer()) {
     ENTRAIN_ASSIGN_OR_RETURN(const std::vector<double> squares, OuterSquares(layer, mean));
     finite = std::isfinite(squares[0]);
-    scales = finite ? ScaleOuterStep(options_, squares, gaps_.Gap(layer)) : scales;
+    scales = finite ? ScaleOuterStep(options_, rates, squares, gaps_.Gap(layer)) : scales;
   }
   snapshots_.KeepOldAnchor(layer);
   if (!finite) {
@@ -326,13 +327,14 @@ absl::Status Exchange::Combine(int layer, float* mean, const LayerOutcome* known
   } else if (options_.compat && options_.skip_anomaly && Vanishes(mean, l.valid, room_)) {
     RollBack(layer);
   } else {
-    return StepOuter(layer, mean, scales);
+    return StepOuter(layer, mean, rates, scales);
   }
   return absl::OkStatus();
 }
 
 // Overwrites `mean`.
-absl::Status Exchange::StepOuter(int layer, float* mean, const OuterScales& scales) {
+absl::Status Exchange::StepOuter(int layer, float* mean, const OuterRates& rates,
+                                 const OuterScales& scales) {
   const int64_t count = slab_.layer(layer).valid;
   state_.KeepMean(layer, mean);
   // If theta is f32 and no snapshot is in use, the outer step writes the new parameters directly to
@@ -340,7 +342,7 @@ absl::Status Exchange::StepOuter(int layer, float* mean, const OuterScales& scal
   // written to theta below. With a snapshot, theta does not change here.
   const bool straight = !snapshots_.in_use(layer) && live_.f32(layer) != nullptr;
   ENTRAIN_RETURN_IF_ERROR(
-      outer_.Step(layer, mean, scales, &anchors_, straight ? live_.f32(layer) : mean));
+      outer_.Step(layer, mean, rates, scales, &anchors_, straight ? live_.f32(layer) : mean));
   if (!straight && !snapshots_.in_use(layer)) {
     live_.Write(layer, mean, count);
   }
@@ -436,7 +438,7 @@ absl::Status Exchange::Share(int layer, int root, bool finished, const LayerOutc
   outcomes_[static_cast<size_t>(layer)] = outcome;
   if (options_.keeps_means()) {
     outer_.SetSteps(layer, outcome.outer_steps - 1);
-    return StepOuter(layer, reinterpret_cast<float*>(received.data()), outcome.scales);
+    return StepOuter(layer, reinterpret_cast<float*>(received.data()), {}, outcome.scales);
   }
   state_.Take(layer, received);
   outer_.SetSteps(layer, outcome.outer_steps);

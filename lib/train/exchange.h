@@ -151,7 +151,8 @@ class Exchange final : public LayerExchange {
   absl::Status Combine(int layer, float* mean, const LayerOutcome* known);
   absl::StatusOr<std::vector<double>> OuterSquares(int layer, const float* mean) const;
   void NoteScales(int layer, const OuterScales& scales);
-  absl::Status StepOuter(int layer, float* mean, const OuterScales& scales);
+  absl::Status StepOuter(int layer, float* mean, const OuterRates& rates,
+                         const OuterScales& scales);
   void RollBack(int layer);
   void DropFlights();
   absl::Status ReserveOnDevice();

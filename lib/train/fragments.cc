@@ -1,6 +1,7 @@
 #include "lib/train/fragments.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
@@ -32,7 +33,11 @@ std::vector<int> FragmentOf(const EditOptions& options, const Slab& slab) {
 }  // namespace
 
 FragmentSchedule::FragmentSchedule(const EditOptions& options, const Slab& slab)
-    : all_(slab.training()), fragment_of_(FragmentOf(options, slab)) {
+    : all_(slab.training()),
+      fragment_of_(FragmentOf(options, slab)),
+      caller_(options.use_async ? nullptr : options.interval_schedule),
+      user_(options.interval_schedule_user),
+      least_(std::max<int64_t>(1, options.overlap_steps)) {
   for (int32_t p = 0; p < options.fragments; ++p) {
     const auto at = static_cast<size_t>(p);
     Fragment fragment;
@@ -48,7 +53,38 @@ FragmentSchedule::FragmentSchedule(const EditOptions& options, const Slab& slab)
   }
 }
 
+absl::Status FragmentSchedule::status() const {
+  const absl::MutexLock lock(&mutex_);
+  return status_;
+}
+
+bool FragmentSchedule::DueByCaller(int64_t steps) const {
+  const absl::MutexLock lock(&mutex_);
+  if (steps <= begin_) {  // the state was replaced
+    number_ = -1;
+    begin_ = end_ = 0;
+  }
+  while (status_.ok() && end_ < steps) {
+    const double interval = caller_(user_, number_ + 1, end_);
+    if (!(interval >= static_cast<double>(least_) && interval <= 1e15 &&
+          interval == std::floor(interval))) {
+      status_ = absl::AbortedError(absl::StrCat("interval_schedule: ", interval, " steps after ",
+                                                number_ + 1,
+                                                " exchanges; expected an integer of at least ",
+                                                least_, least_ > 1 ? ", overlap_steps" : ""));
+      break;
+    }
+    ++number_;
+    begin_ = end_;
+    end_ += static_cast<int64_t>(interval);
+  }
+  return steps > 0 && (end_ == steps || !status_.ok());
+}
+
 std::vector<int> FragmentSchedule::Due(int64_t steps) const {
+  if (caller_ != nullptr) {
+    return DueByCaller(steps) ? all_ : std::vector<int>();
+  }
   std::vector<int> due;
   for (const int layer : all_) {
     const auto p = static_cast<size_t>(fragment_of_[static_cast<size_t>(layer)]);

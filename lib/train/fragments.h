@@ -3,13 +3,20 @@
 // fragments, the load of the network is more even (Streaming DiLoCo, arXiv 2501.18512, section
 // 2.1).
 //
+// The caller's interval_schedule may replace H. Then the k-th exchange is at the sum of the first k
+// intervals, so that the steps of exchanges follow from the schedule alone, also after a load and on
+// a newcomer.
+//
 // The functions are pure. Ranks of a mesh with the same options and layers get the same results.
+// Thread safety: any thread.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 
 #include "lib/comm/agree.h"
 #include "lib/train/edit_options.h"
@@ -25,6 +32,9 @@ class FragmentSchedule {
   // Returns the layers, in order, that are exchanged `steps` steps after warm-up. Often there are
   // none.
   std::vector<int> Due(int64_t steps) const;
+  // Returns kAborted if the caller's interval_schedule has returned what is no interval. Due then
+  // returns all layers at every step.
+  absl::Status status() const;
   // Returns the same by fragments, ascending.
   std::vector<int> DueFragments(int64_t steps) const;
   int fragments() const { return static_cast<int>(fragments_.size()); }
@@ -44,9 +54,20 @@ class FragmentSchedule {
       return steps > 0 && steps >= offset && (steps - offset) % interval == 0;
     }
   };
+  // For interval_schedule: returns whether an exchange is due `steps` steps after warm-up.
+  bool DueByCaller(int64_t steps) const;
+
   const std::vector<int> all_;
   std::vector<int> fragment_of_;  // by layer
   std::vector<Fragment> fragments_;
+  const IntervalScheduleFn caller_;  // null: by fragments_
+  void* const user_;
+  const int64_t least_;  // of an interval
+  mutable absl::Mutex mutex_;
+  // The last interval that was asked for: its number, and the steps at which it begins and ends.
+  mutable int64_t number_ ABSL_GUARDED_BY(mutex_) = -1;
+  mutable int64_t begin_ ABSL_GUARDED_BY(mutex_) = 0, end_ ABSL_GUARDED_BY(mutex_) = 0;
+  mutable absl::Status status_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Must be called after CheckOptions. Checks that every fragment has a layer that trains, and that

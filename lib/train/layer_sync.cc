@@ -88,8 +88,7 @@ absl::StatusOr<std::unique_ptr<SyncTrigger>> MakeTrigger(const ExchangeGroups& g
   if (groups.model != nullptr) {
     ENTRAIN_ASSIGN_OR_RETURN(replica, groups.model->Split(0, groups.model->rank()));
   }
-  return std::make_unique<TimeTrigger>(options.local_sgd_warmup_steps, options.interval_ns(),
-                                       options.clock, std::move(replica), options.timeout_ns);
+  return std::make_unique<TimeTrigger>(options, std::move(replica));
 }
 
 absl::Status CheckShards(const Mesh& mesh, const LayerShards& shards, const EditOptions& options) {

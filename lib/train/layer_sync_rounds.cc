@@ -323,8 +323,12 @@ absl::Status LayerSync::Leave() {
 absl::Status LayerSync::StayForRound(bool* all) {
   ENTRAIN_RETURN_IF_ERROR(MergeSettled(/*all=*/true));
   ENTRAIN_RETURN_IF_ERROR(StartWithEverybody(counter_.LeftOver()));
-  ENTRAIN_ASSIGN_OR_RETURN(const bool exchanges,
-                           Meet(options_.use_async ? options_.interval_ns() : 0));
+  int64_t extra_ns = 0;
+  if (options_.use_async) {
+    ENTRAIN_ASSIGN_OR_RETURN(extra_ns,
+                             options_.IntervalNs(counter_.rendezvous(), counter_.since_warmup()));
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(const bool exchanges, Meet(extra_ns));
   if (exchanges) {
     ENTRAIN_RETURN_IF_ERROR(gates_->Hold(round_->order().back()));
     ENTRAIN_RETURN_IF_ERROR(worker_->Drain());

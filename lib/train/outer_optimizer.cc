@@ -40,8 +40,8 @@ std::unique_ptr<Optimizer> MakeRule(const EditOptions& options) {
 
 }  // namespace
 
-OuterScales ScaleOuterStep(const EditOptions& options, absl::Span<const double> squares,
-                           double gap) {
+OuterScales ScaleOuterStep(const EditOptions& options, const OuterRates& rates,
+                           absl::Span<const double> squares, double gap) {
   OuterScales scales;
   if (options.clip_pseudo_grad > 0) {
     scales.clip = ClipFactor(std::sqrt(squares[0]), options.clip_pseudo_grad);
@@ -49,7 +49,7 @@ OuterScales ScaleOuterStep(const EditOptions& options, absl::Span<const double> 
   scales.staleness = options.staleness_penalty ? gap : 1;
   scales.gradient = scales.clip / scales.staleness;
   const bool has_momentum = squares.size() > 1;
-  const double mu = has_momentum ? options.outer_momentum : 0;
+  const double mu = has_momentum ? rates.momentum : 0;
   const double dot = has_momentum ? (squares[0] + squares[1] - squares[2]) / 2 : 0;
   // Returns ||p Delta + q b||.
   const auto length = [&](double p, double q) {
@@ -63,7 +63,7 @@ OuterScales ScaleOuterStep(const EditOptions& options, absl::Span<const double> 
   if (options.staleness_penalty) {
     const double s = scales.gradient, m = mu * scales.momentum;
     scales.length =
-        options.outer_lr * (options.outer_nesterov ? length((1 + mu) * s, mu * m) : length(s, m));
+        rates.lr * (options.outer_nesterov ? length((1 + mu) * s, mu * m) : length(s, m));
   }
   return scales;
 }
@@ -81,8 +81,37 @@ int OuterOptimizer::arrays() const {
   return options_.outer_optimizer == OuterKind::kSgd && options_.outer_momentum != 0 ? 1 : 0;
 }
 
-absl::Status OuterOptimizer::Step(int layer, float* mean, const OuterScales& scales,
-                                  Anchors* anchors, float* live) {
+absl::StatusOr<OuterRates> OuterOptimizer::NextRates(int layer) const {
+  OuterRates rates{.lr = options_.outer_lr, .momentum = options_.outer_momentum};
+  if (options_.outer_schedule == nullptr) {
+    return rates;
+  }
+  const int64_t step = steps(layer) + 1;
+  const std::string name = absl::StrCat("outer_schedule: layer ", layer, ", step ", step);
+  int32_t failed = 0;
+  ENTRAIN_RETURN_IF_ERROR(WorkerThread::CallersFunction(name, [&] {
+    failed = options_.outer_schedule(options_.outer_schedule_user, layer, step, &rates.lr,
+                                     &rates.momentum);
+  }));
+  if (failed != 0) {
+    return absl::AbortedError(absl::StrCat(name, ", returned ", failed));
+  }
+  if (!(rates.lr >= 0 && std::isfinite(rates.lr))) {
+    return absl::AbortedError(
+        absl::StrCat(name, ": lr is ", rates.lr, "; expected 0 or a positive number"));
+  }
+  const bool none = options_.outer_optimizer == OuterKind::kSgd && options_.outer_momentum == 0;
+  if (!(rates.momentum >= 0 && rates.momentum < 1) || (none && rates.momentum != 0)) {
+    return absl::AbortedError(
+        absl::StrCat(name, ": momentum is ", rates.momentum,
+                     none ? "; expected 0, as outer_momentum is 0 and there is no momentum"
+                          : "; expected at least 0 and less than 1"));
+  }
+  return rates;
+}
+
+absl::Status OuterOptimizer::Step(int layer, float* mean, const OuterRates& rates,
+                                  const OuterScales& scales, Anchors* anchors, float* live) {
   const int64_t step = ++steps_[static_cast<size_t>(layer)];
   const SlabLayer& l = slab_.layer(layer);
   const auto scale = static_cast<float>(scales.gradient);
@@ -109,7 +138,7 @@ absl::Status OuterOptimizer::Step(int layer, float* mean, const OuterScales& sca
   for (int64_t first = 0; first < l.valid;) {
     Piece piece = PieceOf(layer, first, mean, anchors, live);
     piece.count = on_device ? l.valid : piece.count;
-    rule_ == nullptr ? Sgd(piece, scales) : StepByRule(piece, scale, step);
+    rule_ == nullptr ? Sgd(piece, rates, scales) : StepByRule(piece, rates.lr, scale, step);
     first += piece.count;
     if (!on_device) {
       hash.Add(piece.anchor, piece.count + (first == l.valid ? l.shard - l.valid : 0));
@@ -134,7 +163,7 @@ OuterOptimizer::Piece OuterOptimizer::PieceOf(int layer, int64_t first, float* m
   return piece;
 }
 
-void OuterOptimizer::StepByRule(const Piece& piece, float scale, int64_t step) const {
+void OuterOptimizer::StepByRule(const Piece& piece, double lr, float scale, int64_t step) const {
   if (scale != 1) {
     CurrentKernels().scale_any(DType::kF32, piece.mean, piece.mean, piece.count, scale);
   }
@@ -143,19 +172,20 @@ void OuterOptimizer::StepByRule(const Piece& piece, float scale, int64_t step) c
                .grads = piece.mean,
                .state = absl::MakeConstSpan(piece.outer, static_cast<size_t>(arrays())),
                .step = step,
-               .lr = options_.outer_lr},
+               .lr = lr},
               Apply::kCommit);
   CopyArray(piece.live, piece.anchor, piece.count * kFloat);
 }
 
 // Makes the sgd step of the header, or the plain step: sgd with eta = 1 and without momentum.
-void OuterOptimizer::Sgd(const Piece& piece, const OuterScales& scales) const {
+void OuterOptimizer::Sgd(const Piece& piece, const OuterRates& rates,
+                         const OuterScales& scales) const {
   auto scale = static_cast<float>(scales.gradient);
   SgdArgs args{};
   args.lr = 1;  // eta
   if (options_.outer_optimizer == OuterKind::kSgd) {
-    args.lr = options_.outer_lr;
-    args.momentum = options_.outer_momentum * scales.momentum;  // mu' = kappa mu
+    args.lr = rates.lr;
+    args.momentum = rates.momentum * scales.momentum;  // mu' = kappa mu
     args.nesterov = options_.outer_nesterov;
     if (options_.outer_weight_decay >
         0) {  // g <- s Delta + lambda a, before the kernel; kappa is 1

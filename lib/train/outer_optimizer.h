@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 
 #include "lib/checkpoint/state_visitor.h"
@@ -44,23 +45,31 @@ struct OuterScales {
   double momentum = 1;   // kappa, a factor of sgd's mu
   double length = 0;     // distance that the anchor moves, with staleness_penalty
 };
+// The hyperparameters of one outer step of a layer: outer_lr and outer_momentum, or what the
+// caller's outer_schedule makes of them.
+struct OuterRates {
+  double lr = 0, momentum = 0;
+};
 // `squares` holds ||Delta||² of the layer. If sgd has a momentum, `squares` also holds ||b||² and
 // ||b - Delta||². `gap` is Lambda, and is used only with staleness_penalty. The function is pure
 // and computes in double, so all ranks get the same bits.
-OuterScales ScaleOuterStep(const EditOptions& options, absl::Span<const double> squares,
-                           double gap);
+OuterScales ScaleOuterStep(const EditOptions& options, const OuterRates& rates,
+                           absl::Span<const double> squares, double gap);
 
 class OuterOptimizer {
  public:
   // `options` have been checked.
   OuterOptimizer(const Slab& slab, const EditOptions& options);
 
+  // Returns the hyperparameters of the layer's next step. Returns kAborted if the caller's schedule
+  // failed, or returned what is no rate.
+  absl::StatusOr<OuterRates> NextRates(int layer) const;
   // Makes the step above with `mean` as Delta. Stores the hash of the new anchor a (Anchors::Seal),
   // and copies a to `live`. Overwrites `mean`. If the layer has no elements on this rank, the step
   // is only counted. Returns kAborted if the caller's function failed; then neither the hash nor
   // `live` has changed.
-  absl::Status Step(int layer, float* mean, const OuterScales& scales, Anchors* anchors,
-                    float* live);
+  absl::Status Step(int layer, float* mean, const OuterRates& rates, const OuterScales& scales,
+                    Anchors* anchors, float* live);
   void VisitState(StateVisitor& visitor) {
     visitor.Array("outer/steps", Holder::kAll, DType::kI64, steps_.data(),
                   static_cast<int64_t>(steps_.size()));
@@ -81,8 +90,8 @@ class OuterOptimizer {
     int64_t count;
   };
   Piece PieceOf(int layer, int64_t first, float* mean, Anchors* anchors, float* live) const;
-  void Sgd(const Piece& piece, const OuterScales& scales) const;
-  void StepByRule(const Piece& piece, float scale, int64_t step) const;
+  void Sgd(const Piece& piece, const OuterRates& rates, const OuterScales& scales) const;
+  void StepByRule(const Piece& piece, double lr, float scale, int64_t step) const;
 
   const Slab& slab_;
   const EditOptions options_;

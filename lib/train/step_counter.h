@@ -32,7 +32,12 @@ class StepCounter {
   bool left() const { return left_; }
   // Returns all tokens that Record has counted on this object.
   int64_t all_tokens() const { return all_tokens_; }
-  StepInfo Moment() const { return {step_, last_rendezvous_step_, requested_}; }
+  StepInfo Moment() const {
+    return {.step = step_,
+            .last_sync_step = last_rendezvous_step_,
+            .requested = requested_,
+            .rendezvous = rendezvous_};
+  }
 
   // Counts a forward pass in training. Returns kFailedPrecondition if the step already had all its
   // micro-batches.
@@ -115,7 +120,7 @@ class StepCounter {
   int64_t last_rendezvous_step_ = -1;  // step at which the last rendezvous began
   int64_t rendezvous_ = 0;             // begun rendezvous
   int64_t beginnings_ = 0;
-  uint64_t reductions_;                // gradient reductions when the step began
+  uint64_t reductions_;  // gradient reductions when the step began
 };
 
 }  // namespace entrain

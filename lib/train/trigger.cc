@@ -8,19 +8,19 @@
 namespace entrain {
 
 absl::StatusOr<bool> StepTrigger::IsTime(const StepInfo& info) {
-  return !schedule_->Due(info.step - warmup_steps()).empty();
+  const bool due = !schedule_->Due(info.step - warmup_steps()).empty();
+  ENTRAIN_RETURN_IF_ERROR(schedule_->status());
+  return due;
 }
 
-TimeTrigger::TimeTrigger(int64_t warmup_steps, int64_t interval_ns, const Clock* clock,
-                         std::shared_ptr<Communicator> replica, int64_t timeout_ns)
-    : SyncTrigger(warmup_steps),
-      interval_ns_(interval_ns),
-      clock_(clock),
+TimeTrigger::TimeTrigger(const EditOptions& options, std::shared_ptr<Communicator> replica)
+    : SyncTrigger(options.local_sgd_warmup_steps),
+      options_(options),
       first_(replica == nullptr || replica->rank() == 0),
-      agreement_(std::move(replica), timeout_ns) {}
+      agreement_(std::move(replica), options.timeout_ns) {}
 
 void TimeTrigger::Met() {
-  start_ns_ = clock_->Now();
+  start_ns_ = options_.clock->Now();
   agreement_.Forget();  // the pending answer belongs to an earlier interval
 }
 
@@ -28,8 +28,14 @@ void TimeTrigger::GiveUp(const absl::Status& why) {
   agreement_.GiveUp(why);
 }
 
-absl::StatusOr<bool> TimeTrigger::IsTime(const StepInfo&) {
-  return Agree(!first_ || Over());
+absl::StatusOr<bool> TimeTrigger::IsTime(const StepInfo& info) {
+  bool over = true;
+  if (first_) {
+    ENTRAIN_ASSIGN_OR_RETURN(const int64_t interval_ns,
+                             options_.IntervalNs(info.rendezvous, info.step - warmup_steps()));
+    over = options_.clock->Now() - start_ns_ >= interval_ns;
+  }
+  return Agree(over);
 }
 
 absl::StatusOr<bool> TimeTrigger::Agree(bool yes) {

@@ -23,6 +23,7 @@ struct StepInfo {
   int64_t last_sync_step = -1;
   bool requested = false;  // a caller asked for an early exchange
   bool arrived = false;    // for Settled: the exchange is over on this rank
+  int64_t rendezvous = 0;  // number of rendezvous so far
 };
 
 class SyncTrigger {
@@ -90,10 +91,9 @@ class StepTrigger final : public SyncTrigger {
 // the k-th.
 class TimeTrigger final : public SyncTrigger {
  public:
-  // Nothing else may use `replica`; null: the replica has one rank. `clock` must outlive this
-  // object.
-  TimeTrigger(int64_t warmup_steps, int64_t interval_ns, const Clock* clock,
-              std::shared_ptr<Communicator> replica, int64_t timeout_ns);
+  // Nothing else may use `replica`; null: the replica has one rank. `options` and its clock must
+  // outlive this object.
+  TimeTrigger(const EditOptions& options, std::shared_ptr<Communicator> replica);
 
   // Must be called after the wait for the other replicas. Otherwise the replica that comes first
   // would count its wait as part of the interval. It would then come first again, by a larger
@@ -110,10 +110,8 @@ class TimeTrigger final : public SyncTrigger {
  private:
   // Returns true if `yes` was true on all ranks at the last forward pass.
   absl::StatusOr<bool> Agree(bool yes);
-  bool Over() const { return clock_->Now() - start_ns_ >= interval_ns_; }
 
-  const int64_t interval_ns_;  // tau
-  const Clock* const clock_;
+  const EditOptions& options_;
   const bool first_;  // this is the replica's first rank
   ReplicaAgreement agreement_;
   int64_t start_ns_ = 0;

@@ -322,6 +322,13 @@ class Shard(Trained):
 
 #: outer_step(layer, step, anchor, grad) moves `anchor` in place. Both arrays are f32, and valid only during the call.
 OuterStep = Callable[[int, int, npt.NDArray[np.float32], npt.NDArray[np.float32]], object]
+#: outer_schedule(layer, step, lr, momentum) returns the learning rate and the momentum of outer step `step` of the layer, from 1. `lr`
+#: and `momentum` are outer_lr and outer_momentum. The same on all ranks, so it must follow from the arguments.
+OuterSchedule = Callable[[int, int, float, float], Tuple[float, float]]
+
+#: interval_schedule(exchanges, steps) returns H in steps, or with use_async tau in seconds, of the interval after `exchanges` exchanges
+#: and `steps` steps since warm-up. EDiT's must be the same on all replicas, so it must follow from the arguments.
+IntervalSchedule = Callable[[int, int], float]
 
 
 @dataclasses.dataclass
@@ -340,6 +347,10 @@ class EditConfig(EditOptions):
     admit_name: Optional[str] = None
     #: What makes this run what it is (the data, the seed, the batch size). Replicas of another run are refused by name.
     identity: Optional[Mapping[str, Any]] = None
+    #: Changes outer_lr and outer_momentum step by step (entrain_outer_schedule_fn).
+    outer_schedule: Optional[OuterSchedule] = None
+    #: Replaces local_sgd_sync_interval, or local_sgd_sync_time (entrain_interval_schedule_fn).
+    interval_schedule: Optional[IntervalSchedule] = None
 
 
 #: The published methods (entrain_edit_config_preset in entrain/train.h says what each is).
@@ -354,7 +365,8 @@ def with_preset(config: EditConfig, preset: str, layers: int, given: Iterable[st
     plain = EditOptions(**{name: getattr(config, name) for name in numbers})
     fill(struct, plain, EDIT_FAMILIES)
     changed = (field.name for field in dataclasses.fields(EditOptions) if getattr(config, field.name) != field.default)
-    names = sorted(numbers & {*given, *changed})
+    replaced = ("local_sgd_sync_interval", "local_sgd_sync_time") if config.interval_schedule is not None else ()
+    names = sorted(numbers & {*given, *changed, *replaced})
     texts = [ffi.new("char[]", name.encode()) for name in names]
     check(lib.entrain_edit_config_preset(struct, preset.encode(), layers, ffi.new("char*[]", texts), len(texts)))
     found: Dict[str, Any] = {}
@@ -458,7 +470,8 @@ class EDiT(Checkpointed):
             arrays["identity"] = ffi.new("char[]", identity_text(given.identity))
         callbacks = []
         plain = dataclasses.replace(given, outer_step=None, fragment_of_layer=None, fragment_intervals=None,
-                                    fragment_offsets=None, admit_store=None, admit_name=None, identity=None)
+                                    fragment_offsets=None, admit_store=None, admit_name=None, identity=None,
+                                    outer_schedule=None, interval_schedule=None)
         fill(struct, plain, EDIT_FAMILIES)
         for name, array in arrays.items():
             setattr(struct, name, array)
@@ -470,6 +483,19 @@ class EDiT(Checkpointed):
 
             callbacks.append(Callback(called, "entrain_outer_step_fn"))
             struct.outer_step = callbacks[-1].pointer
+        if given.outer_schedule is not None:
+            rates = given.outer_schedule
+
+            def asked(user: Any, layer: int, step: int, lr: Any, momentum: Any) -> None:
+                lr[0], momentum[0] = rates(layer, step, lr[0], momentum[0])
+
+            callbacks.append(Callback(asked, "entrain_outer_schedule_fn"))
+            struct.outer_schedule = callbacks[-1].pointer
+        if given.interval_schedule is not None:
+            length = given.interval_schedule
+            callbacks.append(Callback(lambda user, exchanges, steps: float(length(exchanges, steps)),
+                                      "entrain_interval_schedule_fn"))
+            struct.interval_schedule = callbacks[-1].pointer
         if fetch is not None:
             callbacks.append(Callback(lambda user: fetch(), "entrain_edit_fetch_fn"))
             struct.fetch = callbacks[-1].pointer

@@ -53,6 +53,21 @@ TEST(EditOptions, RefusesValuesOutOfRangeByNameAndValue) {
       {"reducer 7 is not an ENTRAIN_", [](auto& o) { o.reducer = ReducerKind{7}; }},
       {"outer_optimizer 9 is not an ENTRAIN_", [](auto& o) { o.outer_optimizer = OuterKind{9}; }},
       {"outer_optimizer -1 is not an ENTRAIN_", [](auto& o) { o.outer_optimizer = OuterKind{-1}; }},
+      {"outer_schedule: a function needs an outer_optimizer",
+       [](auto& o) {
+         o.outer_optimizer = OuterKind::kNone;
+         o.outer_schedule = [](void*, int32_t, int64_t, double*, double*) { return 0; };
+       }},
+      {"interval_schedule: a function with local_sgd_sync_interval",
+       [](auto& o) {
+         o.local_sgd_sync_interval = 2;
+         o.interval_schedule = [](void*, int64_t, int64_t) { return 1.0; };
+       }},
+      {"interval_schedule: a function with fragments",
+       [](auto& o) {
+         o.fragments = 2;
+         o.interval_schedule = [](void*, int64_t, int64_t) { return 1.0; };
+       }},
       {"outer_step: NULL", [](auto& o) { o.outer_optimizer = OuterKind::kCallback; }},
       {"consensus_method 3 is not an ENTRAIN_", [](auto& o) { o.consensus_method = Consensus{3}; }},
       {"overlap_steps: -1", [](auto& o) { o.overlap_steps = -1; }},

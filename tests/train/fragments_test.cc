@@ -1,6 +1,7 @@
 #include "lib/train/fragments.h"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -49,6 +50,35 @@ TEST(Fragments, AreSpreadEvenlyOverTheInterval) {
   EXPECT_THAT(strided.Due(3), ElementsAre(0, 5));
   EXPECT_THAT(strided.Due(6), ElementsAre(2, 6));
   EXPECT_THAT(strided.Due(10), ElementsAre(3));
+}
+
+// H is 1, 2, 3, ..., so exchanges are at steps 1, 3, 6, 10, ...; asked in any order, also after a load.
+TEST(Fragments, TheCallersIntervalsFollowEachOther) {
+  EditOptions options = Of(1, 1);
+  std::vector<std::pair<int64_t, int64_t>> asked;
+  options.interval_schedule_user = &asked;
+  options.interval_schedule = [](void* user, int64_t exchanges, int64_t steps) {
+    static_cast<std::vector<std::pair<int64_t, int64_t>>*>(user)->emplace_back(exchanges, steps);
+    return exchanges == 5 ? 2.5 : static_cast<double>(exchanges + 1);
+  };
+  const FragmentSchedule schedule(options, Model());
+  std::vector<int64_t> due;
+  for (int64_t step = 0; step <= 12; ++step) {
+    if (!schedule.Due(step).empty()) {
+      due.push_back(step);
+    }
+  }
+  EXPECT_THAT(due, ElementsAre(1, 3, 6, 10));
+  EXPECT_THAT(asked, ElementsAre(std::pair(0, 0), std::pair(1, 1), std::pair(2, 3), std::pair(3, 6),
+                                 std::pair(4, 10)));
+  EXPECT_EQ(schedule.Due(3), schedule.all());
+  EXPECT_THAT(schedule.Due(4), IsEmpty());
+  EXPECT_EQ(schedule.Due(10), schedule.all());
+  EXPECT_EQ(schedule.status(), absl::OkStatus());
+  EXPECT_THAT(schedule.Due(16), ElementsAre(0, 2, 3, 5, 6));
+  EXPECT_THAT(std::string(schedule.status().message()),
+              HasSubstr("interval_schedule: 2.5 steps after 5 exchanges; expected an integer of at "
+                        "least 1"));
 }
 
 // For every H and P, a round of the schedule exchanges each layer once.

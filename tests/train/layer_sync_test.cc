@@ -629,5 +629,144 @@ TEST(LayerSync, ParametersThatCannotBeFetchedAreAnErrorOfAllRanks) {
   });
 }
 
+// ---- Schedules of the caller -------------------------------------------------------------------
+
+double RateOf(int layer, int64_t step) {
+  return layer == 2 ? 0.25 : 1.0 / static_cast<double>(step);
+}
+
+double MomentumOf(int64_t step) {
+  return step < 3 ? 0.5 : 0.75;
+}
+
+EditOptions Scheduled() {
+  EditOptions options;
+  options.outer_optimizer = OuterKind::kSgd;
+  options.outer_lr = 0.5;
+  options.outer_momentum = 0.9;
+  options.outer_nesterov = false;
+  options.outer_schedule = [](void* user, int32_t layer, int64_t step, double* lr,
+                              double* momentum) {
+    EXPECT_EQ(*lr, 0.5);
+    EXPECT_EQ(*momentum, 0.9);
+    *lr = RateOf(layer, step);
+    *momentum = MomentumOf(step);
+    return user == nullptr ? 0 : *static_cast<int32_t*>(user);
+  };
+  return options;
+}
+
+TEST(LayerSync, TheOuterScheduleGivesTheRateAndTheMomentumOfEachStep) {
+  RunReplicas({1, 2}, FourLayers(), [](Replica& r) {
+    r.Edit(Scheduled());
+    r.Forward();
+    const std::vector<float> begin = r.Anchor();
+    std::vector<double> momentum(4, 0), moved(4, 0);
+    for (int64_t step = 1; step <= 5; ++step) {
+      r.DriftFromAnchor([&](int layer, int64_t) { return static_cast<float>(layer + 1); });
+      r.EndStep();
+      ASSERT_TRUE(r.Forward());
+      const std::vector<float> anchor = r.Anchor();
+      for (size_t l = 0; l < 4; ++l) {
+        momentum[l] = MomentumOf(step) * momentum[l] + static_cast<double>(l + 1);
+        moved[l] += RateOf(static_cast<int>(l), step) * momentum[l];
+        const SlabLayer& layer = r.shards().slab().layer(static_cast<int>(l));
+        for (int64_t i = 0; i < layer.valid; ++i) {
+          const auto at = static_cast<size_t>(layer.offset + i);
+          ASSERT_NEAR(anchor[at], begin[at] + moved[l], 1e-4) << "step " << step << " layer " << l;
+        }
+      }
+    }
+  });
+}
+
+TEST(LayerSync, AnOuterScheduleThatGivesNoRateEndsTheExchangeOnAllRanks) {
+  struct Wrong {
+    const char* says;
+    OuterScheduleFn schedule;
+  };
+  const Wrong wrongs[] = {
+      {"outer_schedule: layer 0, step 1, returned 7",
+       [](void*, int32_t, int64_t, double*, double*) { return 7; }},
+      {"outer_schedule: layer 0, step 1: lr is -1; expected 0 or a positive number",
+       [](void*, int32_t, int64_t, double* lr, double*) { return *lr = -1, 0; }},
+      {"momentum is 1; expected at least 0 and less than 1",
+       [](void*, int32_t, int64_t, double*, double* momentum) { return *momentum = 1, 0; }},
+  };
+  for (const Wrong& wrong : wrongs) {
+    RunReplicas({1, 2}, FourLayers(), [&](Replica& r) {
+      EditOptions options = Scheduled();
+      options.outer_schedule = r.replica() == 1 ? wrong.schedule : options.outer_schedule;
+      r.Edit(options);
+      r.Forward();
+      r.DriftFromAnchor([&](int, int64_t) { return 1.0f; });
+      r.EndStep();
+      r.MeetAll();
+      absl::Status status = r.edit().BeginForward(true, true).status();
+      for (int layer = 0; layer < 4 && status.ok(); ++layer) {
+        status = r.edit().WaitLayer(layer);
+      }
+      if (r.replica() == 1) {
+        EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+        EXPECT_THAT(std::string(status.message()), HasSubstr(wrong.says));
+      }
+      r.MeetAll();
+    });
+  }
+}
+
+TEST(LayerSync, TheCallersIntervalsReplaceH) {
+  RunReplicas({1, 2}, FourLayers(), [](Replica& r) {
+    EditOptions options = Averaging();
+    options.local_sgd_sync_interval = EditOptions().local_sgd_sync_interval;
+    options.local_sgd_warmup_steps = 2;
+    options.interval_schedule = [](void*, int64_t exchanges, int64_t steps) {
+      EXPECT_EQ(steps, exchanges * (exchanges + 1) / 2);
+      return exchanges < 4 ? static_cast<double>(exchanges + 1) : 0.5;
+    };
+    r.Edit(options);
+    std::vector<int> exchanged;
+    for (int step = 0; step < 13; ++step) {
+      if (r.Forward()) {
+        exchanged.push_back(step);
+      }
+      r.EndStep();
+    }
+    EXPECT_THAT(exchanged, testing::ElementsAre(3, 5, 8, 12));
+    const absl::Status status = r.edit().BeginForward(true, true).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("interval_schedule: 0.5 steps after 4 exchanges"));
+    r.MeetAll();
+  });
+}
+
+TEST(LayerSync, TheCallersTimesReplaceTau) {
+  RunReplicas({1, 2}, FourLayers(), [](Replica& r) {
+    FakeClock clock;
+    EditOptions options = Averaging();
+    options.local_sgd_sync_interval = EditOptions().local_sgd_sync_interval;
+    options.use_async = true;
+    options.min_total_global_steps = 1;
+    options.clock = &clock;
+    options.interval_schedule = [](void*, int64_t exchanges, int64_t) {
+      return static_cast<double>(exchanges + 1);
+    };
+    r.Edit(options);
+    r.Forward();
+    std::vector<int> exchanged;
+    for (int second = 1; second <= 7; ++second) {
+      r.EndStep();
+      clock.Advance(kSecond);
+      if (r.Forward()) {
+        exchanged.push_back(second);
+      }
+    }
+    EXPECT_THAT(exchanged, testing::ElementsAre(1, 3, 6));
+    r.MeetAll();
+    r.DestroyEdit();
+  });
+}
+
 }  // namespace
 }  // namespace entrain

@@ -76,7 +76,8 @@ TEST(OuterScales, AreTheEquationsFactors) {
   const Vector squares = {Square(kDelta), Square(kMomentum), Square(Sum(1, kMomentum, -1, kDelta))};
   for (const auto& [name, options] : cases) {
     SCOPED_TRACE(name);
-    const OuterScales scales = ScaleOuterStep(options, squares, kGap);
+    const OuterScales scales =
+        ScaleOuterStep(options, {options.outer_lr, options.outer_momentum}, squares, kGap);
     const Written want = Write(options);
     const double mu = options.outer_momentum * scales.momentum;
     const Vector g = Sum(scales.gradient, kDelta, 0, kDelta), b = Sum(mu, kMomentum, 1, g);
@@ -95,7 +96,8 @@ TEST(OuterScales, WithoutAMomentumThereIsOnlyTheMean) {
   options.outer_momentum = 0;
   options.staleness_penalty = true;
   const Vector squares = {Square(kDelta)};
-  const OuterScales scales = ScaleOuterStep(options, squares, kGap);
+  const OuterScales scales =
+      ScaleOuterStep(options, {options.outer_lr, options.outer_momentum}, squares, kGap);
   EXPECT_DOUBLE_EQ(scales.gradient, 1 / kGap);
   EXPECT_DOUBLE_EQ(scales.length, options.outer_lr * std::sqrt(Square(kDelta)) / kGap);
 }

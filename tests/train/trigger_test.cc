@@ -38,6 +38,15 @@ FragmentSchedule Every(int64_t interval) {
   return {options, *Slab::Make(counts, 1, 0)};
 }
 
+EditOptions ByTime(const Clock* clock, int64_t warmup_steps, double tau) {
+  EditOptions options;
+  options.use_async = true;
+  options.clock = clock;
+  options.local_sgd_warmup_steps = warmup_steps;
+  options.local_sgd_sync_time = tau;
+  return options;
+}
+
 TEST(StepTrigger, FiresAtWarmupPlusMultiplesOfTheInterval) {
   const FragmentSchedule schedule = Every(4);
   StepTrigger trigger(3, &schedule);
@@ -68,7 +77,8 @@ TEST(StepTrigger, RequestFiresBetweenButNotInWarmup) {
 
 TEST(TimeTrigger, FiresWhenTheIntervalIsOverAndAgainWhenItIsAfterMeeting) {
   FakeClock clock;
-  TimeTrigger trigger(2, 100, &clock, nullptr, 0);
+  const EditOptions options = ByTime(&clock, 2, 100e-9);
+  TimeTrigger trigger(options, nullptr);
   EXPECT_FALSE(*trigger.Due({.step = 1}));
   EXPECT_TRUE(*trigger.Due({.step = 2}));  // makes the anchors
   trigger.Met();
@@ -94,7 +104,9 @@ TEST(TimeTrigger, RanksOfAReplicaAgree) {
       const auto rank = static_cast<size_t>(comm->rank());
       const int64_t step_ns = rank == 0 ? 4 : others[rank - 1];
       FakeClock clock;
-      TimeTrigger trigger(0, 10, &clock, *comm->Split(0, comm->rank()), 10 * kSecond);
+      EditOptions options = ByTime(&clock, 0, 10e-9);
+      options.timeout_ns = 10 * kSecond;
+      TimeTrigger trigger(options, *comm->Split(0, comm->rank()));
       trigger.Met();
       StepInfo info{.last_sync_step = 0};
       std::vector<int64_t> due;
@@ -117,7 +129,9 @@ TEST(TimeTrigger, RanksOfAReplicaAgree) {
 TEST(TimeTrigger, ClocksOfOtherRanksDoNotEndAnInterval) {
   RunRanks(3, [](const std::shared_ptr<Communicator>& comm) {
     FakeClock clock;
-    TimeTrigger trigger(0, 10, &clock, *comm->Split(0, comm->rank()), 10 * kSecond);
+    EditOptions options = ByTime(&clock, 0, 10e-9);
+    options.timeout_ns = 10 * kSecond;
+    TimeTrigger trigger(options, *comm->Split(0, comm->rank()));
     trigger.Met();
     for (int64_t step = 1; step < 10; ++step) {
       clock.Advance(comm->rank() == 0 ? 1 : 1000);
@@ -130,7 +144,9 @@ TEST(TimeTrigger, ClocksOfOtherRanksDoNotEndAnInterval) {
 TEST(TimeTrigger, AWordOfTheLastIntervalIsNoneOfThis) {
   RunRanks(2, [](const std::shared_ptr<Communicator>& comm) {
     FakeClock clock;
-    TimeTrigger trigger(0, 10, &clock, *comm->Split(0, comm->rank()), 10 * kSecond);
+    EditOptions options = ByTime(&clock, 0, 10e-9);
+    options.timeout_ns = 10 * kSecond;
+    TimeTrigger trigger(options, *comm->Split(0, comm->rank()));
     trigger.Met();
     clock.Advance(20);
     EXPECT_FALSE(
@@ -148,14 +164,15 @@ TEST(TimeTrigger, AWordOfTheLastIntervalIsNoneOfThis) {
 double IdleShare(const std::vector<double>& step_seconds, double tau, int rounds, bool met_after) {
   struct Replica {
     FakeClock clock;
+    EditOptions options;
     std::unique_ptr<TimeTrigger> trigger;
     StepInfo info{.last_sync_step = 0};
     int64_t idle = 0;
   };
   std::vector<Replica> replicas(step_seconds.size());
   for (Replica& r : replicas) {
-    r.trigger =
-        std::make_unique<TimeTrigger>(0, static_cast<int64_t>(tau * kSecond), &r.clock, nullptr, 0);
+    r.options = ByTime(&r.clock, 0, tau);
+    r.trigger = std::make_unique<TimeTrigger>(r.options, nullptr);
     r.trigger->Met();
   }
   std::mt19937_64 random(1);

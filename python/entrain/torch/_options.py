@@ -8,7 +8,7 @@ import torch
 
 from ..errors import invalid
 from ..train import EditConfig
-from ._outer import TorchOuter
+from ._outer import OuterScheduler, Rates, TorchOuter
 
 # In the published code, the outer optimizer is a class of torch.optim with keyword arguments. The library has these
 # itself, under the listed names of its options:
@@ -54,3 +54,18 @@ def config_of(config: Optional[EditConfig], options: Mapping[str, Any]) -> Tuple
             raise invalid("EDiT", f"no option is called {name!r}; the options are {', '.join(known)}, use_local_sgd, "
                                   "outer_optim_class, outer_optim_kwargs")
     return dataclasses.replace(config or EditConfig(), **given), list(given)
+
+
+def scheduled(settings: EditConfig, make: OuterScheduler) -> EditConfig:
+    """Returns the options with the rates of a scheduler of torch for the outer optimizer."""
+    if settings.outer_schedule is not None:
+        raise invalid("EDiT", "both outer_scheduler and outer_schedule are given")
+    if isinstance(settings.outer_step, TorchOuter):
+        settings.outer_step.schedule(make)
+        return settings
+    rates = Rates(make, settings.outer_lr, settings.outer_momentum)
+
+    def schedule(layer: int, step: int, lr: float, momentum: float) -> Tuple[float, float]:
+        return rates.of(step)
+
+    return dataclasses.replace(settings, outer_schedule=schedule)

@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, Iterator, List, Mapping, Sequence, Tuple, Type
+import threading
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Type
 
 import numpy as np
 import numpy.typing as npt
@@ -25,12 +26,46 @@ class _Part:
     kept: Dict[str, Any]
 
 
+#: Makes a scheduler of torch.optim.lr_scheduler for the optimizer that it is given.
+OuterScheduler = Callable[[torch.optim.Optimizer], Any]
+
+
+class Rates:
+    """The rates of a scheduler of torch.optim.lr_scheduler by the number of the outer step, from 1, so that they are the same on all
+    ranks, for each layer, after a load and on a newcomer. The scheduler works on an optimizer without parameters of the model."""
+
+    def __init__(self, make: OuterScheduler, lr: float, momentum: float) -> None:
+        if isinstance(make, torch.optim.lr_scheduler.LRScheduler):
+            raise invalid("EDiT", "outer_scheduler is a scheduler, which has an optimizer already; expected a function that makes it: "
+                                  f"lambda optimizer: {type(make).__name__}(optimizer, ...)")
+        self._optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=lr, momentum=momentum)
+        self._scheduler = make(self._optimizer)
+        if not isinstance(self._scheduler, torch.optim.lr_scheduler.LRScheduler) or \
+                isinstance(self._scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            raise invalid("EDiT", f"outer_scheduler makes {type(self._scheduler).__name__}; expected a scheduler of torch.optim.lr_scheduler "
+                                  "whose rates follow from the number of steps alone")
+        self._known: List[Tuple[float, float]] = []
+        self._lock = threading.Lock()
+
+    def of(self, step: int) -> Tuple[float, float]:
+        """Returns the learning rate and the momentum of outer step `step`."""
+        with self._lock:
+            while len(self._known) < step:
+                if self._known:
+                    self._optimizer.step()  # without gradients it does nothing; the scheduler expects the call
+                    self._scheduler.step()
+                group = self._optimizer.param_groups[0]
+                self._known.append((float(group["lr"]), float(group["momentum"])))
+            return self._known[step - 1]
+
+
 class TorchOuter:
     """Implements EditConfig.outer_step with an optimizer of torch.optim, one for each layer. Thread safety: the library
     calls the object during an exchange. The other methods must be called while there is no exchange."""
 
     def __init__(self, kind: Type[torch.optim.Optimizer], arguments: Mapping[str, Any]) -> None:
         self._kind, self._arguments = kind, dict(arguments)
+        self.rates: Optional[Rates] = None  # of a scheduler
         self._parts: List[List[_Part]] = []
         self._optimizers: List[torch.optim.Optimizer] = []
         self._layers: Sequence[Layer] = ()
@@ -39,6 +74,11 @@ class TorchOuter:
     @property
     def name(self) -> str:
         return self._kind.__name__
+
+    def schedule(self, make: OuterScheduler) -> None:
+        """The rates become those of the scheduler."""
+        group = self._make([nn.Parameter(torch.zeros(1))]).param_groups[0]
+        self.rates = Rates(make, float(group["lr"]), float(group.get("momentum", 0)))
 
     def bind(self, layers: Sequence[Layer], *, whole: bool) -> None:
         """Must be called once, after the layers are known. whole: this rank has all of each parameter."""
@@ -89,6 +129,11 @@ class TorchOuter:
             part.shell.data = values[offset:offset + local.numel()].view(local.shape)
             part.shell.grad = gradients[offset:offset + local.numel()].view(local.shape)
             offset += room
+        if self.rates is not None:
+            for group in self._optimizers[layer].param_groups:
+                group["lr"], momentum = self.rates.of(step)
+                if "momentum" in group:
+                    group["momentum"] = momentum
         try:
             self._optimizers[layer].step()
         finally:

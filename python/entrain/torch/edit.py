@@ -28,8 +28,8 @@ from ..train import EditConfig, EditInfo, Mesh, Shard, with_preset
 from ..training import State, StateEntry
 from ._gradients import GradientMean
 from ._layers import Stream, device_of, dtype_of, is_dtensor, is_fsdp, layers_of, like, local_of, sharding_of, tensor_of
-from ._options import config_of
-from ._outer import TorchOuter
+from ._options import config_of, scheduled
+from ._outer import OuterScheduler, TorchOuter
 from ._seams import Hook, check_ddp, ddp_around, ddp_inside, first_difference, forget_scalers, make_alike, rank_in_torch, refuse_fsdp1, \
     refuse_sparse, watch_scalers
 
@@ -70,6 +70,11 @@ class EDiT:
                   torch makes all other steps, one layer at a time, on tensors of the parameters' shapes (this rank's
                   part, so a replica of several ranks needs an optimizer that is element-wise). torch must then give
                   equal bits on all machines, and only state_dict saves the state
+    outer_scheduler
+                  makes a scheduler of torch.optim.lr_scheduler for the outer optimizer that it is given (of any layer; it has none
+                  of the model's parameters): lambda outer: CosineAnnealingLR(outer, 100). It steps with the outer optimizer, so
+                  its unit is exchanges. Its rates follow from the number of the outer step alone, also after a load and on a
+                  newcomer. For other rules see outer_schedule and interval_schedule of EditConfig
     comm          all processes; None: Comm.from_env(), which close() then closes. The first M ranks are replica 0 and so on
     mesh          a Mesh over `comm` for a model that is also split by tensor or pipeline stage; the caller closes it. All
                   stages have the same number of layers, and layer l of all stages is judged and weighted as one. With
@@ -100,7 +105,7 @@ class EDiT:
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, config: Optional[EditConfig] = None, *,
                  comm: Optional[Comm] = None, mesh: Optional[Mesh] = None, replicated: Iterable[nn.Parameter] = (),
                  layers: Optional[Sequence[nn.Module]] = None, staging: Optional[bool] = None, preset: Optional[str] = None,
-                 join: Optional[float] = None, **options: Any) -> None:
+                 join: Optional[float] = None, outer_scheduler: Optional[OuterScheduler] = None, **options: Any) -> None:
         settings, given = config_of(config, options)
         if mesh is not None and comm is None:
             raise invalid("EDiT", "a mesh without comm, the communicator that it was made of")
@@ -115,6 +120,8 @@ class EDiT:
             preset = self._preset
         if preset is not None:
             settings = with_preset(settings, preset, len(self._layers), given)
+        if outer_scheduler is not None:
+            settings = scheduled(settings, outer_scheduler)
         dtype, device = dtype_of(self._layers), device_of(self._layers)
         if staging is False and device.type != "cpu":
             raise invalid("EDiT", f"staging is False, and the parameters are on {device}, which the library does not see")
