@@ -95,9 +95,13 @@ OPTIONS_HEAD = '''# Made from lib/train/*_option_list.h by tools/python_declarat
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal, TypedDict
 '''
-# For each training object: its option list, and the dataclass with the fields.
-OBJECTS = {"edit": ("edit_option_list.h", "EditOptions"), "acco": ("acco_option_list.h", "AccoOptions")}
+# For each training object: its option list, and the names of the classes with the fields.
+OBJECTS = {"edit": ("edit_option_list.h", "Edit"), "acco": ("acco_option_list.h", "Acco")}
+# The limits of a number, in words.
+LIMITS = {"AtLeast": "at least {}", "NotNegative": "at least 0", "Above": "more than {}", "Within": "{} to {}", "UpTo": "more than {}, at most {}",
+          "From": "at least {}, less than {}", "Between": "more than {}, less than {}"}
 
 
 def split(text):
@@ -123,25 +127,54 @@ def rows_of(header):
             yield kind, name, default, limits, "".join(re.findall(r'"([^"]*)"', sentence))
 
 
-def dataclass_of(header, name):
-    """Returns the dataclass, and {option: family of constants} for the options whose values are words."""
-    fields, families = "", {}
+def number(text):
+    """Returns a number of a list as it is read, also if it is a constant of the library."""
+    if not text.startswith("k"):
+        return text
+    for source in sorted(LISTS.glob("*.h")) + sorted(LISTS.glob("*.cc")):
+        found = re.search(rf"constexpr \w+ {text} = ([^;]+);", source.read_text())
+        if found:
+            return f"{eval(found[1]):g}".replace("e+0", "e")  # an expression like 1 << 20
+    raise SystemExit(f"{text} is not a constant of lib/train")
+
+
+def limits_of(text):
+    """Returns a row's limits in words; empty: they need none."""
+    rule, arguments = re.fullmatch(r"(\w+)\((.*)\)", text).groups()
+    return LIMITS[rule].format(*map(number, split(arguments))) if rule in LIMITS else ""
+
+
+def comment(*parts):
+    """Returns a field's comment: one line, or a line for each part."""
+    line = "    #: " + "; ".join(part for part in parts if part) + "\n"
+    return line if len(line) <= 141 else "".join(f"    #: {part}\n" for part in parts if part)
+
+
+def classes_of(header, name):
+    """Returns a dataclass and a TypedDict with the options, and {option: family of constants} for those whose values are words."""
+    fields, keywords, families = "", "", {}
     for kind, option, default, limits, sentence in rows_of(header):
         python = {"int64_t": "int", "int32_t": "int", "uint64_t": "int", "double": "float", "bool": "bool"}.get(kind, "str")
+        kind, limit = python, ""
         if python == "str":
             families[option], choices = re.fullmatch(r'OneOf\("ENTRAIN_(\w+?)_?\*", "([\w,]+)"\)', limits).groups()
-            sentence += f"; one of {choices.replace(',', ', ')}"
+            limit = f"one of {choices.replace(',', ', ')}"
+            kind = "Literal[" + ", ".join(f'"{choice}"' for choice in choices.split(",")) + "]"
+        elif python != "bool":
+            limit = limits_of(limits)
         value = {"str": lambda: f'"{choices.split(",")[0]}"', "bool": default.capitalize, "float": lambda: repr(float(default)),
                  "int": lambda: default}[python]()
-        fields += f"    #: {sentence}\n    {option}: {python} = {value}\n"
-    return f"\n\n@dataclasses.dataclass\nclass {name}:\n{fields}", families
+        fields += comment(sentence, limit) + f"    {option}: {python} = {value}\n"
+        keywords += comment(sentence, limit, f"default {value}") + f"    {option}: {kind}\n"
+    return (f"\n\n@dataclasses.dataclass\nclass {name}Options:\n{fields}"
+            f'\n\nclass {name}Numbers(TypedDict, total=False):\n    """{name}Options as keywords."""\n{keywords}'), families
 
 
 def options():
     text = OPTIONS_HEAD
     lines = ""
     for key, (header, name) in OBJECTS.items():
-        fields, families = dataclass_of(header, name)
+        fields, families = classes_of(header, name)
         text += fields
         own = "".join(f'    "{option}": "{family}",\n' for option, family in families.items())
         lines += f"{key.upper()}_FAMILIES = {{\n{own}}}\n"

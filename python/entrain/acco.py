@@ -8,12 +8,12 @@ for batch in data:
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, List, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, List, Mapping, Optional, Sequence
 
 import numpy.typing as npt
 
 from ._library import IN_PROGRESS, NULL, OK, ffi, lib, nanoseconds, new_struct
-from ._options import ACCO_FAMILIES, AccoOptions
+from ._options import ACCO_FAMILIES, AccoNumbers, AccoOptions
 from .arrays import DTypeLike, buffer_of, dtype_of
 from .comm import Comm
 from .errors import check, invalid, last_error
@@ -25,9 +25,26 @@ from .train import _dataclass_of
 from .training import Checkpointed, fill, identity_text
 from .works import SLICE_NS
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 #: step(preview, step, lr, first, grads, master, out) handles elements [first, first + len(grads)) of this rank's shard.
 #: A commit (preview False; out None) changes `master` in place. A preview writes to `out` and changes nothing else.
 AccoStep = Callable[[bool, int, float, int, npt.NDArray[Any], npt.NDArray[Any], Optional[npt.NDArray[Any]]], object]
+
+
+class AccoKeywords(AccoNumbers, total=False):
+    """The keyword arguments of ACCO that entrain.torch.ACCO passes on."""
+
+    grads_dtype: Optional[DTypeLike]
+    wire_dtype: Optional[DTypeLike]
+    scripted_counts: Optional[Sequence[int]]
+    schedule: Optional[Callable[[int], float]]
+    timeout: Optional[float]
+    admit_store: Optional[Store]
+    admit_name: Optional[str]
+    join: Optional[float]
+    identity: Optional[Mapping[str, Any]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +103,7 @@ class ACCO(Checkpointed):
                  wire_dtype: Optional[DTypeLike] = None, scripted_counts: Optional[Sequence[int]] = None,
                  schedule: Optional[Callable[[int], float]] = None, timeout: Optional[float] = None,
                  admit_store: Optional[Store] = None, admit_name: Optional[str] = None, join: Optional[float] = None,
-                 identity: Optional[Mapping[str, Any]] = None, **options: Any) -> None:
+                 identity: Optional[Mapping[str, Any]] = None, **options: "Unpack[AccoNumbers]") -> None:
         """Collective over `comm`. All arguments are equal on all ranks, except params, step and timeout.
 
         params       flat, f32 or bf16 (f64 with `step`). All ranks start with rank 0's values. install writes it. Kept

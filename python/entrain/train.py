@@ -5,12 +5,12 @@ N = sync group size: the ranks that hold the same part of all replicas"""
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ._options import EDIT_FAMILIES, EditOptions
+from ._options import EDIT_FAMILIES, EditNumbers, EditOptions
 from ._library import NULL, OK, ffi, lib, nanoseconds, new_struct
 from .arrays import DType, DTypeLike, buffer_of, dtype_of
 from .comm import Comm, end_calls
@@ -19,6 +19,9 @@ from .lifetime import Life, drop, inside, interruptible, nothing
 from .reductions import Callback, constant, constant_name, view
 from .store import Store
 from .training import Checkpointed, Trained, fill, identity_text
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class Mesh(Trained):
@@ -353,6 +356,21 @@ class EditConfig(EditOptions):
     interval_schedule: Optional[IntervalSchedule] = None
 
 
+class EditKeywords(EditNumbers, total=False):
+    """The fields of EditConfig as keywords."""
+
+    outer_step: Optional[OuterStep]
+    timeout: Optional[float]
+    fragment_of_layer: Optional[Sequence[int]]
+    fragment_intervals: Optional[Sequence[int]]
+    fragment_offsets: Optional[Sequence[int]]
+    admit_store: Optional[Store]
+    admit_name: Optional[str]
+    identity: Optional[Mapping[str, Any]]
+    outer_schedule: Optional[OuterSchedule]
+    interval_schedule: Optional[IntervalSchedule]
+
+
 #: The published methods (entrain_edit_config_preset in entrain/train.h says what each is).
 PRESETS = tuple(ffi.string(lib.entrain_edit_preset_name(index)).decode() for index in range(lib.entrain_edit_preset_count()))
 
@@ -446,7 +464,7 @@ class EDiT(Checkpointed):
 
     def __init__(self, mesh: Mesh, shard: Shard, config: Optional[EditConfig] = None, *,
                  preset: Optional[str] = None, join: Optional[float] = None, fetch: Optional[Callable[[], object]] = None,
-                 **options: Any) -> None:
+                 **options: "Unpack[EditKeywords]") -> None:
         """Takes options as a config, or one by one: EDiT(mesh, shard, local_sgd_sync_interval=16). Collective.
 
         `preset` is the name of a published method (PRESETS), whose options the given ones override. None: the defaults of the

@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple, Type
 import torch
 
 from ..errors import invalid
-from ..train import EditConfig
+from ..train import EditConfig, EditKeywords
 from ._outer import OuterScheduler, Rates, TorchOuter
 
 # In the published code, the outer optimizer is a class of torch.optim with keyword arguments. The library has these
@@ -21,6 +21,17 @@ _OUTER: Dict[str, Dict[str, Tuple[str, ...]]] = {
 # Defaults of torch.optim, which neither the library nor a preset replaces.
 _OUTER_DEFAULTS: Dict[str, Dict[str, Any]] = {"SGD": {"lr": 1e-3, "momentum": 0.0, "nesterov": False, "weight_decay": 0.0},
                                               "AdamW": {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 1e-2}}
+
+
+class TorchKeywords(EditKeywords, total=False):
+    """The options of entrain.torch.EDiT."""
+
+    #: a class of torch.optim, instead of outer_optimizer and outer_*
+    outer_optim_class: Type[torch.optim.Optimizer]
+    #: its arguments
+    outer_optim_kwargs: Mapping[str, Any]
+    #: of the published code: False is refused
+    use_local_sgd: bool
 
 
 def _outer_options(kind: Type[torch.optim.Optimizer], arguments: Mapping[str, Any]) -> Dict[str, Any]:

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Mapping, Optional, Tuple, Type, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Tuple, Type, TypeVar, Union
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from ..acco import ACCO as Channel
-from ..acco import AccoGroup, AccoInfo
+from ..acco import AccoGroup, AccoInfo, AccoKeywords
 from ..checkpoints import check_keep, remove_old_checkpoints, resume_from
 from ..comm import Comm
 from .._library import lib
@@ -25,6 +25,9 @@ from ..optim import Optim
 from ..training import State, StateEntry
 from ._layers import host_twin, is_dtensor, local_of, tensor_of
 from ._seams import Hook, ddp_around, ddp_inside, make_alike, refuse_fsdp1, refuse_sparse
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _T = TypeVar("_T", bound="ACCO")
 
@@ -76,7 +79,8 @@ class ACCO:
     of all ranks. Thread safety: one thread at a time. `step` raises the failures of other ranks."""
 
     def __init__(self, model: nn.Module, optimizer: Union[str, Optim, torch.optim.Optimizer] = "adamw", *,
-                 comm: Optional[Comm] = None, staging: Optional[bool] = None, **options: Any) -> None:
+                 comm: Optional[Comm] = None, staging: Optional[bool] = None, **options: "Unpack[AccoKeywords]") -> None:
+        settings: Dict[str, Any] = dict(options)
         refuse_fsdp1("ACCO", model)
         groups = self._groups_of(model, optimizer)
         params = [param for group in groups for param in group]
@@ -93,10 +97,10 @@ class ACCO:
         self._staging = device.type != "cpu" if staging is None else staging
         given = {name: tensor for name, tensor in model.named_parameters() if not tensor.requires_grad}
         given.update(model.named_buffers())
-        if options.get("join") is not None:
+        if settings.get("join") is not None:
             for name, tensor in given.items():
                 if tensor.numel():
-                    raise invalid("ACCO", f"join={options['join']}: the model has {name}, which does not train, and the other "
+                    raise invalid("ACCO", f"join={settings['join']}: the model has {name}, which does not train, and the other "
                                           "ranks do not send it; join with entrain.ACCO, and copy it yourself")
         if params[0].dtype not in (torch.float32, torch.bfloat16):
             raise invalid("ACCO", f"the parameters are {params[0].dtype}; expected torch.float32 or torch.bfloat16")
@@ -106,8 +110,8 @@ class ACCO:
         self.model = model
         self._own_comm = comm is None
         self._mesh: Optional[DeviceMesh] = None
-        joins = options.get("join") is not None
-        self.comm = comm if comm is not None else Comm.alone(options.get("admit_store")) if joins else Comm.from_env()
+        joins = settings.get("join") is not None
+        self.comm = comm if comm is not None else Comm.alone(settings.get("admit_store")) if joins else Comm.from_env()
         self._flat = torch.empty(sum(param.numel() for param in params), dtype=params[0].dtype, device=device)
         places: List[Tuple[nn.Parameter, int]] = []
         ends: List[int] = [0]
@@ -125,9 +129,9 @@ class ACCO:
                 raise invalid("ACCO", f"the optimizer's first group has lr={rate:g}; give it the greatest rate, and ACCO the schedule "
                                       "(schedule_warmup, schedule_total, min_lr, or schedule), because a scheduler of torch has no "
                                       "effect here")
-            options.setdefault("lr", rate)
-            options["groups"] = [AccoGroup(first, last - first, _like(optimizer, group), float(group["lr"]) / rate)
-                                 for first, last, group in zip(ends, ends[1:], optimizer.param_groups)]
+            settings.setdefault("lr", rate)
+            settings["groups"] = [AccoGroup(first, last - first, _like(optimizer, group), float(group["lr"]) / rate)
+                                  for first, last, group in zip(ends, ends[1:], optimizer.param_groups)]
             optim: Optional[Optim] = None
         else:
             optim = Optim(optimizer) if isinstance(optimizer, str) else optimizer
@@ -137,10 +141,10 @@ class ACCO:
         self._host = host_twin(self._flat) if self._staging else self._flat
         if self._staging:
             self._host.copy_(self._flat)
-        self._channel = Channel(self.comm, self._host, optim, **options)
+        self._channel = Channel(self.comm, self._host, optim, **settings)
         self._store()
         # Gradients are in the library's memory, which lives as long as the channel, so the hooks are removed first.
-        kind = options.get("grads_dtype") or ("f32" if params[0].dtype == torch.float32 else "bf16")
+        kind = settings.get("grads_dtype") or ("f32" if params[0].dtype == torch.float32 else "bf16")
         self._accumulator = _tensor(self._channel.gradients, kind)
         # Where the backward pass adds gradients. On a device it is another array, which `step` hands over.
         self._gradients = self._accumulator

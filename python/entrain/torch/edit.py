@@ -13,7 +13,7 @@ import functools
 import math
 import os
 import warnings
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar
+from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar
 
 import numpy as np
 import torch
@@ -28,10 +28,13 @@ from ..train import EditConfig, EditInfo, Mesh, Shard, with_preset
 from ..training import State, StateEntry
 from ._gradients import GradientMean
 from ._layers import Stream, device_of, dtype_of, is_dtensor, is_fsdp, layers_of, like, local_of, sharding_of, tensor_of
-from ._options import config_of, scheduled
+from ._options import TorchKeywords, config_of, scheduled
 from ._outer import OuterScheduler, TorchOuter
 from ._seams import Hook, check_ddp, ddp_around, ddp_inside, first_difference, forget_scalers, make_alike, rank_in_torch, refuse_fsdp1, \
     refuse_sparse, watch_scalers
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _T = TypeVar("_T", bound="EDiT")
 
@@ -105,7 +108,8 @@ class EDiT:
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, config: Optional[EditConfig] = None, *,
                  comm: Optional[Comm] = None, mesh: Optional[Mesh] = None, replicated: Iterable[nn.Parameter] = (),
                  layers: Optional[Sequence[nn.Module]] = None, staging: Optional[bool] = None, preset: Optional[str] = None,
-                 join: Optional[float] = None, outer_scheduler: Optional[OuterScheduler] = None, **options: Any) -> None:
+                 join: Optional[float] = None, outer_scheduler: Optional[OuterScheduler] = None,
+                 **options: "Unpack[TorchKeywords]") -> None:
         settings, given = config_of(config, options)
         if mesh is not None and comm is None:
             raise invalid("EDiT", "a mesh without comm, the communicator that it was made of")
@@ -832,12 +836,13 @@ class AEDiT(EDiT):
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, config: Optional[EditConfig] = None, *,
                  comm: Optional[Comm] = None, mesh: Optional[Mesh] = None, replicated: Iterable[nn.Parameter] = (),
                  layers: Optional[Sequence[nn.Module]] = None, staging: Optional[bool] = None, preset: Optional[str] = None,
-                 join: Optional[float] = None, **options: Any) -> None:
+                 join: Optional[float] = None, outer_scheduler: Optional[OuterScheduler] = None,
+                 **options: "Unpack[TorchKeywords]") -> None:
         if not options.get("use_async", True):
             raise invalid("AEDiT", "use_async is false; take EDiT")
         options["use_async"] = True
         super().__init__(model, optimizer, config, comm=comm, mesh=mesh, replicated=replicated, layers=layers,
-                         staging=staging, preset=preset, join=join, **options)
+                         staging=staging, preset=preset, join=join, outer_scheduler=outer_scheduler, **options)
 
 
 class DiLoCo(EDiT):
