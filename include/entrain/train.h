@@ -618,7 +618,7 @@ typedef struct entrain_edit_config {
   const char* identity;                /* what makes this run what it is: lines KEY=VALUE, for example the data, the
                                           seed, the batch size, the learning-rate schedule; up to 64 lines and 4096
                                           bytes; copied. Compared with the other ranks at creation, and with the members
-                                          when a newcomer joins: DATA_LOSS, the text names the key (a newcomer of
+                                          when a newcomer joins: MISMATCH, the text names the key (a newcomer of
                                           another job is refused, the members go on). A checkpoint contains it; a load logs
                                           a warning with the keys that differ. NULL (default): nothing */
   double silence;                      /* for on_loss, in seconds, at least 0.1. While a rank waits for others, its

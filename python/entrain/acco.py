@@ -8,7 +8,7 @@ for batch in data:
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Callable, List, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 import numpy.typing as npt
 
@@ -21,7 +21,7 @@ from .lifetime import Life, drop, inside, interruptible
 from .optim import Optim
 from .reductions import Callback, view
 from .store import Store
-from .train import _dataclass_of
+from .train import _dataclass_of, _figures
 from .training import Checkpointed, fill, identity_text
 from .works import SLICE_NS
 
@@ -69,6 +69,10 @@ class AccoInfo:
     ranks: int
     losses: int
     joins: int
+
+    def as_dict(self) -> Dict[str, float]:
+        """Returns the figures by name, times in seconds."""
+        return _figures(self)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -121,6 +121,13 @@ class ShardStats:
     bytes_sent_sync: int
 
 
+def _figures(info: Any) -> Dict[str, float]:
+    """Returns the numbers of an information by name. Times are in seconds, under names that end in _s."""
+    found = dataclasses.asdict(info)
+    return {f"{name[:-3]}_s" if name.endswith("_ns") else name: value / 1e9 if name.endswith("_ns") else value
+            for name, value in found.items() if name != "anchor_checksum"}
+
+
 def _dataclass_of(kind: Any, struct: Any) -> Any:
     return kind(**{field.name: getattr(struct, field.name) for field in dataclasses.fields(kind)})
 
@@ -428,6 +435,10 @@ class EditInfo:
     most_replicas: int
     repairs: int
     missed: int
+
+    def as_dict(self) -> Dict[str, float]:
+        """Returns the figures by name, times in seconds."""
+        return _figures(self)
 
 
 @dataclasses.dataclass(frozen=True)

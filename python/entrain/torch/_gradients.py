@@ -12,6 +12,7 @@ from ..comm import Comm
 from ..errors import ErrorRecord, FailedPrecondition
 from ..works import Work
 from ._layers import Layer
+from ._reports import span
 
 
 @dataclasses.dataclass
@@ -107,7 +108,8 @@ class GradientMean:
     def _last(self) -> None:
         self._queued = False
         if self._due():
-            self.average()
+            with span("mean"):
+                self.average()
         for part in self._parts:
             part.added.clear()
 

@@ -2,9 +2,10 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import sys
 import weakref
-from typing import Any, Callable, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from ..comm import Comm
 from ..errors import invalid
+from ._layers import local_of
 
 
 class Hook:
@@ -137,6 +139,23 @@ def make_alike(call: str, comm: Comm, tensors: Iterable[Tuple[str, Tensor]]) -> 
         first = next(rank for rank, count in enumerate(failed) if count)
         raise invalid(call, errors[0] if errors else f"rank {first} has a buffer or a frozen parameter that cannot be made equal; its own "
                                                      "error names it")
+
+
+def with_frozen(identity: Optional[Mapping[str, Any]], frozen: Iterable[Tuple[str, Tensor]],
+                replica: Optional[Comm] = None) -> Optional[Mapping[str, Any]]:
+    """Returns `identity` with a digest of the parameters that do not train, by which replicas refuse a newcomer with other ones, since
+    nobody sends it theirs. `replica`: the ranks of this replica; None: this rank alone. Collective over them."""
+    digest, found = hashlib.blake2b(digest_size=8), False
+    for name, tensor in frozen:
+        found = True
+        digest.update(name.encode())
+        digest.update(bytes_of(local_of(tensor.detach()).cpu()).numpy().tobytes())
+    if not found:
+        return identity
+    whole = digest.digest()
+    if replica is not None and replica.size > 1:
+        whole = hashlib.blake2b(replica.all_gather(np.frombuffer(whole, np.uint8).copy()).tobytes(), digest_size=8).digest()
+    return {**(identity or {}), "values of the frozen parameters": whole.hex()}
 
 
 def _copy_of_first(comm: Comm, name: str, tensor: Tensor) -> str:

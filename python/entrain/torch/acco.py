@@ -24,7 +24,8 @@ from ..errors import ErrorRecord, FailedPrecondition, invalid
 from ..optim import Optim
 from ..training import State, StateEntry
 from ._layers import host_twin, is_dtensor, local_of, tensor_of
-from ._seams import Hook, ddp_around, ddp_inside, make_alike, refuse_fsdp1, refuse_sparse
+from ._reports import Reports, Sink, span
+from ._seams import Hook, ddp_around, ddp_inside, make_alike, refuse_fsdp1, refuse_sparse, with_frozen
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -73,7 +74,7 @@ class ACCO:
                process alone
     staging    True: such copies also for parameters on the CPU; None: on accelerators only
     options    those of entrain.ACCO: method, lr, min_lr, schedule_*, limit, clip_norm, warmup_rounds, ... With join the
-               model must have no frozen parameters and no buffers, because the other ranks do not send them
+               model must have no buffers, and the frozen parameters that the other ranks have, because these do not send them
 
     The loss of a micro-batch must be a mean over the micro-batch. A step's gradient is the mean over the micro-batches
     of all ranks. Thread safety: one thread at a time. `step` raises the failures of other ranks."""
@@ -98,10 +99,10 @@ class ACCO:
         given = {name: tensor for name, tensor in model.named_parameters() if not tensor.requires_grad}
         given.update(model.named_buffers())
         if settings.get("join") is not None:
-            for name, tensor in given.items():
+            for name, tensor in model.named_buffers():
                 if tensor.numel():
-                    raise invalid("ACCO", f"join={settings['join']}: the model has {name}, which does not train, and the other "
-                                          "ranks do not send it; join with entrain.ACCO, and copy it yourself")
+                    raise invalid("ACCO", f"join={settings['join']}: the model has the buffer {name}, and the other ranks do not send "
+                                          "it; join with entrain.ACCO, and copy it yourself")
         if params[0].dtype not in (torch.float32, torch.bfloat16):
             raise invalid("ACCO", f"the parameters are {params[0].dtype}; expected torch.float32 or torch.bfloat16")
         if ddp_inside(model) is not None:
@@ -137,11 +138,15 @@ class ACCO:
             optim = Optim(optimizer) if isinstance(optimizer, str) else optimizer
         with torch.no_grad():
             make_alike("ACCO", self.comm, ((name, tensor.detach()) for name, tensor in given.items()))
+        if settings.get("admit") == "exchange":
+            frozen = ((name, param) for name, param in model.named_parameters() if not param.requires_grad)
+            settings["identity"] = with_frozen(settings.get("identity"), frozen)
         # What the library sees of the parameters.
         self._host = host_twin(self._flat) if self._staging else self._flat
         if self._staging:
             self._host.copy_(self._flat)
         self._channel = Channel(self.comm, self._host, optim, **settings)
+        self._reports = Reports("ACCO", "rounds", "commits", self._channel.losses)
         self._store()
         # Gradients are in the library's memory, which lives as long as the channel, so the hooks are removed first.
         kind = settings.get("grads_dtype") or ("f32" if params[0].dtype == torch.float32 else "bf16")
@@ -225,7 +230,10 @@ class ACCO:
             if self._staging:
                 self._accumulator.add_(self._gradients.cpu())
                 self._gradients.zero_()
-            self.finished = self._channel.install()
+            with span("install"):
+                self.finished = self._channel.install()
+            if self._reports.wanted:
+                self._reports.see(self._channel.info())
             self._store()
         return self.finished
 
@@ -240,6 +248,12 @@ class ACCO:
         """Copies what the library has changed to the parameters."""
         if self._staging:
             self._flat.copy_(self._host)
+
+    def report_to(self, sink: Sink) -> None:
+        """Tells the figures of `info` (as_dict) after each round: to a SummaryWriter of torch.utils.tensorboard, to a run of W&B
+        (wandb.init()), or to a function of the figures and the commit. Names begin with "entrain/". Local. The logger "entrain"
+        tells rounds and joins (INFO) and losses (WARNING), and torch.profiler shows the range entrain::install."""
+        self._reports.add(sink)
 
     def stop(self) -> None:
         """Ends the run at the first commit that learns of this call. Local; any rank may call it."""

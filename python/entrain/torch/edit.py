@@ -30,8 +30,9 @@ from ._gradients import GradientMean
 from ._layers import Stream, device_of, dtype_of, is_dtensor, is_fsdp, layers_of, like, local_of, sharding_of, tensor_of
 from ._options import TorchKeywords, config_of, scheduled
 from ._outer import OuterScheduler, TorchOuter
+from ._reports import Reports, Sink, span
 from ._seams import Hook, check_ddp, ddp_around, ddp_inside, first_difference, forget_scalers, make_alike, rank_in_torch, refuse_fsdp1, \
-    refuse_sparse, watch_scalers
+    refuse_sparse, watch_scalers, with_frozen
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -94,9 +95,10 @@ class EDiT:
     staging       True: such a twin also for parameters on the CPU; None: on accelerators only
     join          seconds. This replica joins replicas that train with admit="exchange", for example when it is started
                   again after a loss. The constructor waits until they take it in, at most so long, and the parameters
-                  become theirs; `info.steps` says at which step they are. The optimizer starts anew. Frozen parameters
-                  and buffers stay as they are: give the model the ones that the others have. `comm` and `mesh` then have
-                  the processes of this replica alone; with comm None this process is a replica
+                  become theirs; `info.steps` says at which step they are. The optimizer starts anew. Nobody sends frozen
+                  parameters: give the model the ones that the others have; a replica with others is refused. Buffers stay as
+                  they are. `comm` and `mesh` then have the processes of this replica alone; with comm None this process is a
+                  replica
 
     Thread safety: one thread at a time. The forward pass raises failures of other ranks as entrain.Error. Code that
     rewrites parameters must write into them (`param.copy_`, load_state_dict without assign); .to() and .data after
@@ -156,11 +158,15 @@ class EDiT:
         self._accumulation = settings.gradient_accumulation_steps
         self._check_gradients(settings)
         self._start_alike()
+        if settings.admit == "exchange":
+            frozen = ((name, param) for name, param in model.named_parameters() if not param.requires_grad)
+            settings = dataclasses.replace(settings, identity=with_frozen(settings.identity, frozen, self._mesh.comm("model")))
         # A step is one forward pass for the library, whatever the number of micro-batches.
         self._edit = Engine(self._mesh, self._shard, dataclasses.replace(settings, gradient_accumulation_steps=1), join=join,
                             fetch=self._fetch if self._staging else None)
         if join is not None:  # they are the others' now
             self._store()
+        self._reports = Reports(type(self).__name__, "syncs", "steps", self._edit.losses)
         #: This process's replica.
         self.replica = self._edit.info().replica
         self._async, self._overlaps = settings.use_async, bool(settings.overlap_steps)
@@ -280,7 +286,8 @@ class EDiT:
 
     def _wait(self, index: int) -> None:
         if self._pending[index]:
-            self._edit.wait_layer(index)
+            with span("wait"):
+                self._edit.wait_layer(index)
             self._pending[index] = False
             self._layers[index].store()
         self._exchanging = any(self._pending)
@@ -342,7 +349,10 @@ class EDiT:
             self._edit.wish(checkpoint=True)
         self._stream.note()
         self._fetched = False
-        syncing = self._exchanged = self._edit.begin_forward()
+        if self._reports.wanted:
+            self._reports.see(self._edit.info())
+        with span("begin"):
+            syncing = self._exchanged = self._edit.begin_forward()
         if self._merges:
             if self._fetched and not syncing:  # otherwise each layer is stored when it is waited for
                 self._store()
@@ -547,6 +557,14 @@ class EDiT:
         """The state after the last exchange that is over. Local."""
         return self._edit.info()
 
+    def report_to(self, sink: Sink) -> None:
+        """Tells the figures of `info` (as_dict) after each exchange, at the beginning of the next step: to a SummaryWriter of
+        torch.utils.tensorboard, to a run of W&B (wandb.init()), or to a function of the figures and the step. Names begin with
+        "entrain/". Local; call it on the ranks that shall report. The logger "entrain" tells exchanges and joins (INFO) and
+        losses (WARNING), and torch.profiler shows the ranges entrain::begin, entrain::wait, entrain::leave and, in warm-up,
+        entrain::mean."""
+        self._reports.add(sink)
+
     @property
     def replicas(self) -> int:
         """The number of replicas: those of the last rendezvous that are not lost. Local."""
@@ -586,7 +604,8 @@ class EDiT:
         self._end_skipped_step()
         self._stream.note()
         self._fetched = False
-        self._edit.leave()
+        with span("leave"):
+            self._edit.leave()
         if self._fetched:
             self._store()
         self._reshard()
@@ -806,6 +825,8 @@ class EDiT:
     def close(self) -> None:
         """Removes the hooks and frees the library's objects. The model keeps its parameters. A second call does
         nothing. If only some ranks call it, the next exchange of the other ranks fails."""
+        if self._hooks and self._reports.wanted:
+            self._reports.see(self._edit.info())
         for hook in self._hooks:
             hook.remove()
         self._hooks = []

@@ -81,6 +81,55 @@ def test_a_replica_that_is_started_again_joins(method, meeting, tmp_path):
         assert int(last[0].split()[2]) > int(last[1].split()[2]) > 0, last
 
 
+FROZEN = """
+number, frozen, steps = int(sys.argv[1]), float(sys.argv[2]), 0
+torch.manual_seed(number)
+model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+model[0].weight.requires_grad_(False).fill_(frozen)
+options = dict(on_loss="finish", admit="exchange", join=20 if number > 1 else None, comm=None)
+if METHOD == "EDiT":
+    optimizer = torch.optim.SGD([param for param in model.parameters() if param.requires_grad], lr=0.01)
+    method = entrain.torch.EDiT(model, optimizer, preset="diloco", local_sgd_sync_interval=2, most_replicas=4, **options)
+else:
+    method = entrain.torch.ACCO(model, "sgd", lr=0.01, limit=100_000, **options)
+print("begun", flush=True)
+while method.info.joins == 0 and number < 2 or steps < 20:
+    model(torch.randn(8, 4)).square().mean().backward()
+    if METHOD == "EDiT":
+        optimizer.step()
+        optimizer.zero_grad()
+    else:
+        method.step()
+    steps += method.info.joins > 0 or number > 1
+    time.sleep(0.002)
+print("ended", flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_replica_with_other_frozen_parameters_is_refused(method, tmp_path):
+    def start(number, frozen):
+        return Process(f"import os, sys, time\nMETHOD = '{method}'\n" + MODEL + FROZEN, number, frozen, environment={
+            "RANK": str(min(number, 1)), "WORLD_SIZE": "2", "LOCAL_RANK": str(min(number, 1)), "LOCAL_WORLD_SIZE": "2",
+            "ENTRAIN_TIMEOUT": "40s", "ENTRAIN_STORE": f"file:{tmp_path}/store"})
+
+    members = [start(number, 0.5) for number in range(2)]
+    try:
+        for member in members:
+            member.read()
+        text, _ = start(2, 0.25).communicate(60)
+        assert "Mismatch" in text and "values of the frozen parameters" in text, text
+        text, _ = start(3, 0.5).communicate(60)
+        assert text.splitlines()[-1] == "ended", text
+        for member in members:
+            text, _ = member.communicate(60)
+            assert member.returncode == 0, text
+    finally:
+        for member in members:
+            member.kill()
+
+
 def free_address():
     """Returns MASTER_ADDR and a MASTER_PORT that the kernel chooses."""
     import socket

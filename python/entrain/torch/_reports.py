@@ -1,0 +1,74 @@
+"""What EDiT and ACCO tell while they train: ranges in profiles, lines in a log, and figures for TensorBoard or Weights & Biases."""
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any, Callable, Dict, List, Optional, Sequence, Union
+
+from torch.profiler import record_function
+
+#: Messages of level INFO for exchanges and joins, of level WARNING for losses.
+LOG = logging.getLogger("entrain")
+
+#: A SummaryWriter of torch.utils.tensorboard (or what has its add_scalar), a run of W&B (or what has its log), or a function of the
+#: figures and the step.
+Sink = Union[Any, Callable[[Dict[str, float], int], object]]
+
+
+def span(name: str) -> Any:
+    """A range in torch.profiler's results."""
+    return record_function(f"entrain::{name}")
+
+
+def _writes(sink: Sink) -> Callable[[Dict[str, float], int], object]:
+    if hasattr(sink, "add_scalar"):
+        def scalars(figures: Dict[str, float], step: int) -> None:
+            for name, value in figures.items():
+                sink.add_scalar(f"entrain/{name}", value, step)
+        return scalars
+    if hasattr(sink, "log"):
+        return lambda figures, step: sink.log({f"entrain/{name}": value for name, value in figures.items()}, step=step)
+    if callable(sink):
+        return sink  # type: ignore[no-any-return]
+    raise TypeError(f"report_to: {sink!r} has neither add_scalar (TensorBoard) nor log (W&B), and is no function")
+
+
+class Reports:
+    """Sees the information of an object after each step, and tells what is new.
+
+    what     the object, as messages name it
+    count    the field of the information that counts what is reported
+    steps    the field that is the step of a report
+    losses   returns the losses so far, each with `why`"""
+
+    def __init__(self, what: str, count: str, steps: str, losses: Callable[[], Sequence[Any]]) -> None:
+        self._what, self._count, self._steps, self._losses = what, count, steps, losses
+        self._sinks: List[Callable[[Dict[str, float], int], object]] = []
+        self._last: Optional[Any] = None
+
+    def add(self, sink: Sink) -> None:
+        self._sinks.append(_writes(sink))
+
+    @property
+    def wanted(self) -> bool:
+        return bool(self._sinks) or LOG.isEnabledFor(logging.WARNING)
+
+    def see(self, info: Any) -> None:
+        last, self._last = self._last, info
+        if last is None:
+            return
+        number = getattr(info, self._count)
+        if info.losses > last.losses:
+            for loss in self._losses()[last.losses:]:
+                LOG.warning("%s: %s", self._what, loss.why)
+        if info.joins > last.joins:
+            LOG.info("%s: %d joined before %s %d", self._what, info.joins - last.joins, self._count, number)
+        if number <= getattr(last, self._count):
+            return
+        step = getattr(info, self._steps)
+        LOG.info("%s: %s %d at %s %d, waited %.3f s since the last one", self._what, self._count, number, self._steps, step,
+                 (info.exposed_ns - last.exposed_ns) / 1e9)
+        if self._sinks:
+            figures = {name: value for name, value in info.as_dict().items() if math.isfinite(value)}
+            for sink in self._sinks:
+                sink(figures, step)
