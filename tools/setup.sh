@@ -96,7 +96,7 @@ python_environment() {
   echo "setup.sh: making build/python"
   python3 -m venv --clear build/python || die "python3 -m venv failed; on Debian it needs python3-venv"
   # shellcheck disable=SC2046,SC2086
-  build/python/bin/python -m pip install -q --disable-pip-version-check --no-compile $(printf -- '-r %s ' $lists) ||
+  build/python/bin/python -m pip install -q --disable-pip-version-check $(printf -- '-r %s ' $lists) ||
     die "pip install failed for what $lists list; torch is asked for in its CPU build, which pip must be configured to find"
   # shellcheck disable=SC2086
   cat $lists >build/python/installed.txt

@@ -91,7 +91,7 @@ class StepTrigger final : public SyncTrigger {
 // the k-th.
 class TimeTrigger final : public SyncTrigger {
  public:
-  // Nothing else may use `replica`; null: the replica has one rank. `options` and its clock must
+  // Nothing else may use `replica`; null: the replica has one rank. The clock of `options` must
   // outlive this object.
   TimeTrigger(const EditOptions& options, std::shared_ptr<Communicator> replica);
 
@@ -111,7 +111,7 @@ class TimeTrigger final : public SyncTrigger {
   // Returns true if `yes` was true on all ranks at the last forward pass.
   absl::StatusOr<bool> Agree(bool yes);
 
-  const EditOptions& options_;
+  const EditOptions options_;
   const bool first_;  // this is the replica's first rank
   ReplicaAgreement agreement_;
   int64_t start_ns_ = 0;

@@ -135,7 +135,7 @@ class Buffers:
         self._taken: Optional[List[Tensor]] = None
 
     def __del__(self) -> None:
-        for tensor in self._taken or ():
+        for tensor in getattr(self, "_taken", None) or ():  # absent if __init__ was not run, as in a tracer
             _scratch.give(tensor)
 
     def source(self, tensor: Tensor) -> Any:

@@ -9,6 +9,9 @@ threads return to the interpreter every 100 ms, so that signals are noticed."""
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
+import sys
 from datetime import timedelta
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
@@ -506,6 +509,30 @@ def _pairs(operation: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) 
     if len(outputs) != len(inputs):
         raise invalid(operation, f"got {len(outputs)} outputs and {len(inputs)} inputs")
     return list(zip(outputs, inputs))
+
+
+# ---- torch.compile ----------------------------------------------------------------------------------------------------
+
+def _eager(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Keeps torch.compile out of a method, which would otherwise look into it and fail. (torch.compiler.disable imports the compiler,
+    which takes seconds, so the method waits until somebody else has imported it.)"""
+    disabled: List[Callable[..., Any]] = []
+
+    @functools.wraps(method)
+    def call(*arguments: Any, **options: Any) -> Any:
+        if "torch._dynamo" not in sys.modules:
+            return method(*arguments, **options)
+        if not disabled:
+            disabled.append(torch.compiler.disable(method))
+        return disabled[0](*arguments, **options)
+
+    call._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return call
+
+
+for _name, _method in list(vars(ProcessGroup).items()):
+    if inspect.isfunction(_method) and _method.__annotations__.get("return") == "Work":
+        setattr(ProcessGroup, _name, _eager(_method))
 
 
 # ---- Making a group ---------------------------------------------------------------------------------------------------

@@ -566,6 +566,25 @@ def check_data_parallel_with_hook():
             same(a, b) if size == 2 else torch.testing.assert_close(a, b, rtol=1e-2, atol=1e-2)
 
 
+def check_compiled_data_parallel():
+    """torch.compile looks into the calls that DistributedDataParallel makes in its forward pass."""
+    def run(compiled):
+        torch.manual_seed(3)
+        net = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 1))
+        wrapped = torch.nn.parallel.DistributedDataParallel(net)  # sends the statistics in each forward pass
+        run_it = torch.compile(wrapped, backend="aot_eager") if compiled else wrapped
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        torch.manual_seed(rank)
+        for _ in range(3):
+            optimizer.zero_grad()
+            run_it(torch.randn(4, 4)).square().mean().backward()
+            optimizer.step()
+        return torch.cat([tensor.detach().double().reshape(-1) for tensor in net.state_dict().values()])
+
+    plain, compiled = run(False), run(True)
+    assert torch.allclose(plain, compiled, atol=1e-6), (plain, compiled)
+
+
 def mesh_of(group):
     return dist.device_mesh.DeviceMesh.from_group(group, "cpu")
 
