@@ -415,6 +415,11 @@ class EDiT:
         closure = kwargs.get("closure") if len(args) < 2 else args[1]  # args[0] is the optimizer
         if closure is not None and not self._open and not self._stepping:
             self._begin()
+            # The closure may use parameters of the model itself, or of fully_shard's groups, without the model's forward pass.
+            if self._fsdp:
+                self._wait_all()
+            else:
+                self._wait_root()
         if closure is None:
             self._average_rest()
         self._stepping, self._stepped = True, True

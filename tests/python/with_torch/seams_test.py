@@ -70,6 +70,35 @@ same_everywhere(comm, flat(model))
 """, 2, announced=announced, warm=warm)
 
 
+def test_a_closure_without_the_forward_pass_sees_the_exchanged_parameters():
+    run(LOOP + """
+def method(m, x):
+    x = m.embed(x)
+    for block in m.blocks:
+        x = x + block(x)
+    return m.head(x)
+
+
+model = build()
+optimizer = make(model)
+edit = entrain.torch.EDiT(model, optimizer, comm=comm, local_sgd_sync_interval=H)
+root = [layer.module is model for layer in edit._layers].index(True)
+for step in range(T):
+    def closure():
+        assert not edit._pending[root], f"step {step}: embed and head are still being exchanged"
+        optimizer.zero_grad()
+        x, y = batch(comm.rank, 10 * step)
+        loss = nn.functional.mse_loss(method(model, x), y)
+        loss.backward()
+        return loss
+    optimizer.step(closure)
+edit.synchronize()
+assert edit.info.steps == T and edit.info.syncs == 3
+close(model, reference(forward=method))
+same_everywhere(comm, flat(model))
+""", 2)
+
+
 def test_an_optimizer_that_makes_its_state_makes_no_step():
     run(LOOP + """
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
