@@ -1,0 +1,101 @@
+"""What the integrations share: the communicator, and one file of state for each replica."""
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, Mapping, Optional
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ..errors import invalid
+from ..torch import EDiT
+
+State = Dict[str, Any]
+
+
+def refuse_async(call: str, options: Mapping[str, Any]) -> None:
+    """Frameworks gather losses and metrics of all ranks at equal steps, which A-EDiT's replicas do not make."""
+    config = options.get("config")
+    if options.get("use_async", config is not None and config.use_async) or options.get("preset") == "a-edit":
+        raise invalid(call, "use_async: the framework gathers losses and metrics at equal steps of all replicas, and with A-EDiT they make "
+                            "different numbers of steps; use entrain.torch.AEDiT in a loop of your own")
+
+
+def replica(call: str, model: nn.Module, optimizer: torch.optim.Optimizer, options: Mapping[str, Any],
+            state: Optional[State] = None) -> EDiT:
+    """Makes EDiT among the processes of torch.distributed, and continues from the result of `state_of`. The processes meet through
+    c10d, so that every launcher that the framework knows will do, and no port but its own is needed. Collective."""
+    refuse_async(call, options)
+    options = dict(options)
+    started = int(os.environ.get("WORLD_SIZE", "1"))
+    if started > 1 and not dist.is_initialized():
+        raise invalid(call, f"the launcher has started {started} processes, and the framework knows this one alone, so each would train "
+                            "on all of the data. On the CPU: TrainingArguments(use_cpu=True), Accelerator(cpu=True)")
+    if options.get("comm") is None and dist.is_initialized():
+        options["comm"] = dist.new_group(backend="entrain").comm
+    if state is not None and state["replicas"] != dist.get_world_size():
+        raise invalid(call, f"the checkpoint is of {state['replicas']} replicas, and this run has {dist.get_world_size()}; each replica "
+                            "has an inner optimizer, so start as many")
+    if state is not None and state["warmup"]:
+        options["local_sgd_warmup_steps"] = state["warmup"]
+    edit = EDiT(model, optimizer, **options)
+    edit._hooks.append(model.register_state_dict_pre_hook(lambda *unused: edit._wait_all()))  # an exchange may write the parameters
+    edit._hooks.append(model.register_state_dict_post_hook(_part))
+    if state is not None:
+        restore(edit, state)
+    return edit
+
+
+def _part(module: nn.Module, state: Dict[str, Any], prefix: str, metadata: Any) -> None:
+    """Gives the tensors of a state dictionary memory of their own. EDiT's parameters are parts of one array for each layer, and code
+    that writes safetensors takes tensors of one array for tied weights: it leaves them out, or refuses them."""
+    copies: Dict[Any, torch.Tensor] = {}
+    for name, tensor in list(state.items()):
+        if name.startswith(prefix) and isinstance(tensor, torch.Tensor):
+            same = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)  # really tied weights stay so
+            state[name] = copies.setdefault(same, tensor.clone())
+
+
+def to_exchange(edit: EDiT) -> bool:
+    """Begins the step, and waits for the exchange if one is due, also with overlap_steps. Returns whether all replicas are at an
+    exchange, or in warm-up: their parameters are then equal, and their states can be saved. Collective."""
+    info = edit.info
+    if info.in_warmup or info.steps == info.last_sync_step:
+        return True
+    here = edit.begin_step()
+    if here and edit._overlaps:
+        edit.synchronize()  # ends the exchange here: while it runs behind the next steps, there are no agreed parameters
+    edit._wait_all()
+    return here
+
+
+def state_of(edit: EDiT) -> State:
+    """Returns this replica's state: EDiT's and the inner optimizer's. In warm-up EDiT has none but the number of steps. Allowed where
+    to_exchange returns True; collective."""
+    warmup = edit._anchors_at - edit.info.steps if edit.info.in_warmup else 0
+    return {"replicas": edit.comm.size, "warmup": warmup, "optimizer": edit.optimizer.state_dict(),
+            "edit": {} if warmup else edit.state_dict()}
+
+
+def restore(edit: EDiT, state: State) -> None:
+    """Continues from the result of state_of, on all replicas. Collective."""
+    if state["edit"]:
+        edit.load_state_dict(state["edit"])
+    edit.optimizer.load_state_dict(state["optimizer"])
+
+
+def read(call: str, path: str) -> State:
+    """Reads the file of `write`."""
+    if not os.path.exists(path):
+        raise invalid(call, f"{path} is missing: the checkpoint was made without EDiT, or by fewer replicas, or this machine does not see "
+                            "the folder of the others")
+    found: State = torch.load(path, map_location="cpu", weights_only=True)
+    return found
+
+
+def write(path: str, state: State) -> None:
+    """Writes the file in one move, so that a killed process leaves no half of it."""
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    torch.save(state, path + ".part")
+    os.replace(path + ".part", path)
