@@ -1,0 +1,130 @@
+"""EDiT with lightning.Trainer.
+
+    trainer = Trainer(strategy=EDiTStrategy(local_sgd_sync_interval=16), accelerator="cpu", devices=2)
+    trainer.fit(module, loader)"""
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any, Dict, Optional
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.trainer.states import TrainerFn
+from torch import nn
+
+from ..errors import invalid
+from ..torch import EDiT
+from ..train import EditInfo
+from . import _replicas
+
+_CALL = "EDiTStrategy"
+
+
+class EDiTStrategy(DDPStrategy):
+    """Makes each process a replica of EDiT. Processes, devices, samplers and reductions of metrics are those of DDPStrategy, and the
+    module is not wrapped. `options` are those of entrain.torch.EDiT, `strategy` those of DDPStrategy (process_group_backend, ...).
+
+        optimizers   configure_optimizers returns one
+        validation   while fitting sees the parameters on which the replicas have agreed
+        saves        a save between two exchanges makes an exchange, as edit.synchronize does; to have none, save at the steps where
+                     one is due. The model in the checkpoint is the one on which the replicas have agreed. Each rank adds a file
+                     PATH.entrain-RANK: its inner optimizer, and EDiT's state
+        the end      the replicas exchange after the last step, and all of them have the same model
+        ckpt_path    fit(ckpt_path=...) continues bit for bit with the same number of replicas, if Lightning gives it the same data: at
+                     the end of an epoch, or with a loader that has a state
+
+    Thread safety: that of Lightning, one thread."""
+
+    strategy_name = "entrain"
+
+    def __init__(self, *, strategy: Optional[Dict[str, Any]] = None, **options: Any) -> None:
+        super().__init__(**(strategy or {}))
+        _replicas.refuse_async(_CALL, options)
+        self._options = options
+        #: The EDiT object while fit runs.
+        self.edit: Optional[EDiT] = None
+        #: Its counts when the last fit ended.
+        self.info: Optional[EditInfo] = None
+        self._resumed: Optional[_replicas.State] = None  # what load_checkpoint has read
+        self._inside = contextlib.ExitStack()  # the consensus block that is open
+
+    def _setup_model(self, model: nn.Module) -> nn.Module:
+        return model  # DDPStrategy would wrap it
+
+    def _register_ddp_hooks(self) -> None:
+        """There is no wrapper to have hooks."""
+
+    def setup(self, trainer: Trainer) -> None:
+        super().setup(trainer)
+        if trainer.state.fn == TrainerFn.FITTING:
+            if len(self.optimizers) != 1:
+                raise invalid(_CALL, f"configure_optimizers returned {len(self.optimizers)} optimizers; expected one, whose steps "
+                                     "are counted")
+            assert self.lightning_module is not None
+            self.edit = _replicas.replica(_CALL, self.lightning_module, self.optimizers[0], self._options, self._resumed)
+            self._resumed = None
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs training_step inside the module's own forward pass, as for wrapped modules, so that EDiT sees its beginning."""
+        assert self.lightning_module is not None
+        with self.precision_plugin.train_step_context():
+            return self._forward_redirection(self.lightning_module, self.lightning_module, "training_step", *args, **kwargs)
+
+    # ---- validation ------------------------------------------------------------------------------------------------------
+
+    def on_validation_start(self) -> None:
+        if self.edit is not None:
+            self._inside.enter_context(self.edit.consensus())
+        super().on_validation_start()
+
+    def on_validation_end(self) -> None:
+        super().on_validation_end()
+        self._inside.close()
+
+    # ---- checkpoints -----------------------------------------------------------------------------------------------------
+
+    def lightning_module_state_dict(self) -> Dict[str, Any]:
+        """Called on all ranks at the beginning of a save."""
+        self._inside.close()  # a callback saves at the end of validation
+        if self.edit is not None and not self.edit.info.in_warmup:
+            self.edit.synchronize()
+        state: Dict[str, Any] = super().lightning_module_state_dict()
+        return state
+
+    def save_checkpoint(self, checkpoint: Dict[str, Any], filepath: Any, storage_options: Optional[Any] = None) -> None:
+        super().save_checkpoint(checkpoint, filepath, storage_options)
+        if self.edit is not None and "optimizer_states" in checkpoint:
+            _replicas.write(self._own(filepath), _replicas.state_of(self.edit))
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: Optional[bool] = None) -> Dict[str, Any]:
+        """Called before `setup`, which continues from what it reads."""
+        checkpoint: Dict[str, Any] = super().load_checkpoint(checkpoint_path, weights_only)
+        module: Optional[LightningModule] = self.lightning_module
+        if module is not None and module.trainer.state.fn == TrainerFn.FITTING and "optimizer_states" in checkpoint:
+            self._resumed = _replicas.read(_CALL, self._own(checkpoint_path))
+            checkpoint["optimizer_states"] = [self._resumed["optimizer"]]  # Lightning loads it after `setup`
+        return checkpoint
+
+    def remove_checkpoint(self, filepath: Any) -> None:
+        super().remove_checkpoint(filepath)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._own(filepath))
+
+    def _own(self, filepath: Any) -> str:
+        return f"{os.fspath(filepath)}.entrain-{self.global_rank}"
+
+    # ---- the end ---------------------------------------------------------------------------------------------------------
+
+    def on_train_end(self) -> None:
+        if self.edit is not None:
+            self.edit.synchronize()
+        super().on_train_end()
+
+    def teardown(self) -> None:
+        self._inside.close()
+        if self.edit is not None:
+            self.info = self.edit.info
+            self.edit.close()
+            self.edit = None
+        super().teardown()
