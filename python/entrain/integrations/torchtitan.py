@@ -1,0 +1,131 @@
+"""EDiT with torchtitan. A replica is one torchrun, sharded inside by data_parallel_shard_degree:
+
+    def my_config():                                             # in a module of your own, for --module and --config
+        return with_edit(llama3_8b(), local_sgd_sync_interval=100, local_sgd_warmup_steps=1000)
+
+    ENTRAIN_STORE=tcp://HOST:PORT EDIT_REPLICA=0 EDIT_REPLICAS=2 torchrun ... -m torchtitan.train --module my --config my_config"""
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from dataclasses import dataclass, field
+from typing import Any, Dict
+
+import torch.distributed as dist
+from torchtitan.trainer import Trainer
+
+from ..comm import Comm
+from ..errors import invalid
+from ..store import Store
+from ..torch import EDiT
+from . import _replicas
+
+_CALL = "entrain.integrations.torchtitan"
+
+
+def with_edit(config: Any, **options: Any) -> "EDiTTrainer.Config":
+    """Returns the configuration of a torchtitan trainer as one of EDiTTrainer. `options` are those of entrain.torch.EDiT."""
+    return EDiTTrainer.Config(**{entry.name: getattr(config, entry.name) for entry in dataclasses.fields(config)}, edit=options)
+
+
+class EDiTTrainer(Trainer):
+    """torchtitan's trainer, whose processes are one replica of EDiT. The environment variables EDIT_REPLICA and EDIT_REPLICAS say
+    which of how many, and all replicas meet in the store at ENTRAIN_STORE, a URL of Store.open whose server must run already. All
+    replicas have the same number of processes. Each reads its own part of the data, logs its own loss, and has the folder
+    `dump_folder`/replica-K, with checkpoints of its own.
+
+    Checkpoints also hold EDiT's state. They are made at exchanges, so checkpoint.interval and the warm-up's steps are multiples of
+    local_sgd_sync_interval. After the last step the replicas exchange, and the last checkpoint is the same in all of them.
+
+    Refused: data_parallel_replicate_degree and tensor, pipeline, context or expert parallelism, because EDiT knows fully_shard alone."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(Trainer.Config):
+        edit: Dict[str, Any] = field(default_factory=dict)
+        """Options of entrain.torch.EDiT."""
+
+    def __init__(self, config: "EDiTTrainer.Config") -> None:
+        self.replica, self.replicas = _number("EDIT_REPLICA"), _number("EDIT_REPLICAS")
+        self._check(config)
+        config.dump_folder = os.path.join(config.dump_folder, f"replica-{self.replica}")
+        config.dataloader = _Part(config.dataloader, self.replica, self.replicas)
+        super().__init__(config)
+        if len(self.optimizers.optimizers) != 1:
+            raise invalid(_CALL, f"the model has {len(self.optimizers.optimizers)} optimizers; expected one, whose steps are counted")
+        ranks = dist.get_world_size()
+        with Store.open(os.environ.get("ENTRAIN_STORE", "env:")) as store:
+            self.comm = Comm.create(store, self.replica * ranks + dist.get_rank(), self.replicas * ranks, name="torchtitan")
+        self.edit = EDiT(self.model_parts[0], self.optimizers.optimizers[0], comm=self.comm, **config.edit)
+        if config.checkpoint.enable:
+            self.checkpointer.states["entrain"] = self._state = _State(self.edit)
+            self.checkpointer.load = functools.partial(self._load, self.checkpointer.load)
+
+    @staticmethod
+    def _check(config: "EDiTTrainer.Config") -> None:
+        _replicas.refuse_async(_CALL, config.edit)
+        for name in ("data_parallel_replicate_degree", "tensor_parallel_degree", "pipeline_parallel_degree", "context_parallel_degree",
+                     "expert_parallel_degree"):
+            if getattr(config.parallelism, name, 1) != 1:
+                raise invalid(_CALL, f"parallelism.{name} is {getattr(config.parallelism, name)}; expected 1: start a torchrun for each "
+                                     "replica, and divide it with data_parallel_shard_degree")
+        every, warmup = config.edit.get("local_sgd_sync_interval"), config.edit.get("local_sgd_warmup_steps", 0)
+        if not every:
+            raise invalid(_CALL, "local_sgd_sync_interval is missing")
+        if config.checkpoint.enable and (config.checkpoint.interval % every or warmup % every or config.checkpoint.interval < warmup):
+            raise invalid(_CALL, f"checkpoint.interval is {config.checkpoint.interval}, the warm-up has {warmup} steps, and an exchange "
+                                 f"comes every {every} steps; state can be saved at exchanges only, so both must be multiples of {every}, "
+                                 "and the interval no shorter than the warm-up")
+
+    def train_step(self, data_iterator: Any) -> None:
+        super().train_step(data_iterator)
+        if self.step == self.config.training.steps:
+            self.edit.synchronize()
+        elif self.config.checkpoint.enable and self.step % self.config.checkpoint.interval == 0:
+            _replicas.to_exchange(self.edit)  # the checkpoint is of the parameters after it
+
+    def _load(self, load: Any, step: int = -1) -> bool:
+        self._state.loading = True
+        try:
+            return bool(load(step))
+        finally:
+            self._state.loading = False
+
+    def close(self) -> None:
+        if getattr(self, "edit", None) is not None:
+            self.edit.close()
+            self.comm.close()
+        super().close()
+
+
+def _number(name: str) -> int:
+    if name not in os.environ:
+        raise invalid(_CALL, f"{name} is not set; a replica is one torchrun, which needs EDIT_REPLICA (its number), EDIT_REPLICAS and "
+                             "ENTRAIN_STORE")
+    return int(os.environ[name])
+
+
+class _Part:
+    """Stands for the configuration of a data loader. Divides the data among the ranks of all replicas, of which torchtitan knows one."""
+
+    def __init__(self, config: Any, replica: int, replicas: int) -> None:
+        self._config, self._replica, self._replicas = config, replica, replicas
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._config, name)
+
+    def build(self, *, dp_world_size: int, dp_rank: int, **others: Any) -> Any:
+        return self._config.build(dp_world_size=dp_world_size * self._replicas, dp_rank=dp_rank + dp_world_size * self._replica, **others)
+
+
+class _State:
+    """EDiT's state for torchtitan's checkpoints, which hold the inner optimizer themselves."""
+
+    def __init__(self, edit: EDiT) -> None:
+        self._edit, self.loading = edit, False
+
+    def state_dict(self) -> Dict[str, Any]:
+        return self._edit.empty_state_dict() if self.loading else self._edit.state_dict()
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        self._edit.load_state_dict(state)
