@@ -1,7 +1,8 @@
 #!/bin/sh
-# Builds a preset and runs all of its tests: tests/run.sh [PRESET] [--torch], dev without an argument. Installs missing
+# Builds a preset and runs all of its tests: tests/run.sh [PRESET] [--torch | --frameworks], dev without an argument. Installs missing
 # Debian packages first, and --torch also CPU builds of PyTorch and JAX in build/python, for the tests that need them (skipped where
-# they cannot be imported). Ends with CTest's closing line; exits 0 when every test passed.
+# they cannot be imported). --frameworks runs other tests instead: those with transformers, accelerate, Lightning and torchtitan, in an
+# environment of their own. Ends with CTest's closing line (with --frameworks: pytest's); exits 0 when every test passed.
 set -eu
 cd "$(dirname "$0")/.."
 preset=dev
@@ -9,6 +10,7 @@ environment=
 for argument in "$@"; do
   case $argument in
     --torch) environment=torch ;;
+    --frameworks) environment=frameworks ;;
     -*) echo "run.sh: no option $argument" >&2 && exit 2 ;;
     *) preset=$argument ;;
   esac
@@ -23,6 +25,9 @@ trap 'kill $python 2>/dev/null || true' EXIT
 tools/setup.sh build "$preset"
 wait $python
 trap - EXIT
+if [ "$environment" = frameworks ]; then
+  exec tests/python/run.sh "$PWD/build/$preset/lib/api/libentrain.so" "$PWD/build/$preset/tools/entrain-run" -rs with_frameworks
+fi
 
 # ThreadSanitizer finds no room for its shadow where the kernel spreads mappings too far apart.
 run=

@@ -7,8 +7,10 @@
 #   tools/setup.sh deps-bench     as deps, and those for bench/compare.sh: peers to measure
 #   tools/setup.sh deps-neon      a cross compiler and an emulator for tests/neon.sh
 #   tools/setup.sh deps-fuzz      as deps, and the compiler for tests/fuzz.sh
-#   tools/setup.sh python [torch] makes a virtual environment, build/python, for tests/python; torch: also
-#                                 for its tests of PyTorch and JAX (CPU builds, hundreds of megabytes)
+#   tools/setup.sh python [torch|frameworks]
+#                                 makes a virtual environment, build/python, for tests/python; torch: also
+#                                 for its tests of PyTorch and JAX (CPU builds, hundreds of megabytes);
+#                                 frameworks: one of its own, build/frameworks, for with_frameworks
 #   tools/setup.sh etcd           gets Debian's etcd to build/etcd, for tests. It is not installed, because the
 #                                 package starts a server
 #   tools/setup.sh abseil         gets Debian's source of Abseil to build/abseil, to build it into the library
@@ -80,11 +82,18 @@ build() {
 }
 
 # Makes the environment if it is absent, and again if a list of packages changes. An environment
-# with torch stays if torch is not asked for.
+# with torch stays if torch is not asked for. The frameworks have one of their own, because they
+# hold other packages back.
 python_environment() {
   lists=tests/python/requirements.txt
-  all="$lists tests/python/requirements-torch.txt"
   mkdir -p build
+  if [ "${1:-}" = frameworks ]; then
+    lists="$lists tests/python/requirements-frameworks.txt"
+    # shellcheck disable=SC2086
+    cat $lists | cmp -s - build/frameworks/installed.txt || virtual_environment build/frameworks
+    return 0
+  fi
+  all="$lists tests/python/requirements-torch.txt"
   # shellcheck disable=SC2086
   if cat $all | cmp -s - build/python/installed.txt; then
     return 0
@@ -93,13 +102,18 @@ python_environment() {
   elif cmp -s "$lists" build/python/installed.txt; then
     return 0
   fi
-  echo "setup.sh: making build/python"
-  python3 -m venv --clear build/python || die "python3 -m venv failed; on Debian it needs python3-venv"
+  virtual_environment build/python
+}
+
+# Makes an environment with the packages of $lists.
+virtual_environment() {
+  echo "setup.sh: making $1"
+  python3 -m venv --clear "$1" || die "python3 -m venv failed; on Debian it needs python3-venv"
   # shellcheck disable=SC2046,SC2086
-  build/python/bin/python -m pip install -q --disable-pip-version-check $(printf -- '-r %s ' $lists) ||
+  "$1/bin/python" -m pip install -q --disable-pip-version-check $(printf -- '-r %s ' $lists) ||
     die "pip install failed for what $lists list; torch is asked for in its CPU build, which pip must be configured to find"
   # shellcheck disable=SC2086
-  cat $lists >build/python/installed.txt
+  cat $lists >"$1/installed.txt"
 }
 
 # Fetches the distribution's source package with its patches. Keeps its package index in a folder of
