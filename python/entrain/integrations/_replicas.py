@@ -40,7 +40,6 @@ def replica(call: str, model: nn.Module, optimizer: torch.optim.Optimizer, optio
     if state is not None and state["warmup"]:
         options["local_sgd_warmup_steps"] = state["warmup"]
     edit = EDiT(model, optimizer, **options)
-    edit._hooks.append(model.register_state_dict_pre_hook(lambda *unused: edit._wait_all()))  # an exchange may write the parameters
     edit._hooks.append(model.register_state_dict_post_hook(_part))
     if state is not None:
         restore(edit, state)

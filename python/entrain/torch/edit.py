@@ -246,6 +246,8 @@ class EDiT:
             if layer.module is not self.model and not self._fsdp:
                 hooks.append(layer.module.register_forward_pre_hook(Hook(functools.partial(self._before_layer, index)), prepend=True))
         hooks.append(self.model.register_forward_pre_hook(Hook(self._before_forward), prepend=True))
+        # An exchange that has begun (begin_step) still writes parameters.
+        hooks.append(self.model.register_state_dict_pre_hook(Hook(lambda *unused: self._wait_all())))
         for module in self._fsdp:
             module.set_all_reduce_hook(self._reduced)
         if not self._fsdp:

@@ -674,3 +674,24 @@ acco.close()
 with pytest.raises(entrain.InvalidArgument, match="the model is, or has inside, DistributedDataParallel"):
     entrain.torch.ACCO(DDP(build()), "adamw", comm=comm, limit=4)
 """, tmp_path / "store", 2)
+
+
+def test_a_state_dictionary_waits_for_the_exchange_that_has_begun():
+    run(LOOP + """
+model = build()
+optimizer = make(model)
+edit = entrain.torch.EDiT(model, optimizer, comm=comm, local_sgd_sync_interval=H, overlap_steps=0)
+for step in range(H):
+    x, y = batch(comm.rank, 10 * step)
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+assert edit.begin_step() and any(edit._pending)
+state = {name: value.clone() for name, value in model.state_dict().items()}
+assert not any(edit._pending)
+for name, value in model.state_dict().items():
+    assert torch.equal(value, state[name]), name
+same_everywhere(comm, torch.cat([value.reshape(-1) for value in state.values()]))
+copy.deepcopy(model).state_dict()
+edit.close()
+""", 2)
