@@ -1,5 +1,6 @@
-"""AGD and WSAM as optimizers of PyTorch, with the library's kernels, in place on the tensors' memory. f32, on the
-CPU."""
+"""AGD and WSAM as optimizers of PyTorch, with the library's kernels. They work in f32, in place on contiguous f32 parameters on the
+CPU. Other parameters (bf16, f16, strided, on a device) are stepped in f32 copies, and rounded after each step; the state is f32, on
+the CPU."""
 from __future__ import annotations
 
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
@@ -31,6 +32,31 @@ class _Flat(torch.optim.Optimizer):
         self._options = sorted(options)
         super().__init__(params, {"lr": lr, **options})
 
+    def add_param_group(self, group: Dict[str, Any]) -> None:
+        """Adds a group of parameters, with options of its own. Refuses types that f32 does not hold."""
+        super().add_param_group(group)
+        for param in self.param_groups[-1]["params"]:
+            local = local_of(param.detach())
+            if local.dtype not in (torch.float32, torch.bfloat16, torch.float16) or local.layout is not torch.strided:
+                raise invalid(type(self).__name__, f"a parameter of shape {tuple(param.shape)} is {local.dtype}, {local.layout}; expected "
+                                                   "strided f32, bf16 or f16, since the steps are made in f32")
+            if local.numel() and any(size > 1 and stride == 0 for size, stride in zip(local.shape, local.stride())):
+                raise invalid(type(self).__name__, f"a parameter of shape {tuple(param.shape)} is expanded (strides {local.stride()}): its "
+                                                   "elements share memory; give the parameter that it was expanded from")
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        """As every optimizer of PyTorch, which gives arrays the types of the parameters; these stay f32."""
+        super().load_state_dict(state_dict)
+        saved = [number for group in state_dict["param_groups"] for number in group["params"]]
+        own = [param for group in self.param_groups for param in group["params"]]
+        for number, param in zip(saved, own):
+            if _is_f32(local_of(param)):
+                continue
+            for name, value in state_dict["state"].get(number, {}).items():
+                if isinstance(value, Tensor) and not is_dtensor(value):
+                    self.state[param][name] = value.detach().to("cpu", torch.float32, copy=True)
+
     def _optim(self, group: Dict[str, Any]) -> Optim:
         key = tuple(tuple(group[name]) if name == "betas" else group[name] for name in self._options)
         if key not in self._optims:
@@ -48,7 +74,7 @@ class _Flat(torch.optim.Optimizer):
         if not state:
             state["step"] = 0
             for name in names:
-                state[name] = torch.zeros_like(param, memory_format=torch.contiguous_format)
+                state[name] = torch.zeros_like(param, memory_format=torch.contiguous_format) if is_dtensor(param) else torch.zeros(param.shape)
         state["step"] += 1
         return [local_of(state[name]) for name in names]
 
@@ -56,6 +82,28 @@ class _Flat(torch.optim.Optimizer):
         state = dict(super().__getstate__())
         state["_optims"] = {}
         return state
+
+
+def _is_f32(tensor: Tensor) -> bool:
+    return tensor.dtype == torch.float32 and tensor.device.type == "cpu" and tensor.is_contiguous()
+
+
+def _f32(tensor: Tensor) -> Tensor:
+    """Returns the tensor, or a copy in f32 on the CPU."""
+    return tensor if _is_f32(tensor) else tensor.detach().to("cpu", torch.float32, memory_format=torch.contiguous_format, copy=True)
+
+
+def _back(tensor: Tensor, values: Tensor) -> None:
+    """Writes what `_f32` has returned, if it is a copy."""
+    if values is not tensor:
+        tensor.copy_(values)
+
+
+def _gradient(param: Tensor) -> Tensor:
+    """Returns the gradient as contiguous f32 on the CPU, also that of an embedding with sparse gradients."""
+    assert param.grad is not None
+    gradient = local_of(param.grad)
+    return _f32(gradient.to_dense() if gradient.layout is not torch.strided else gradient)
 
 
 def _evaluate(closure: Callable[[], Any]) -> Any:
@@ -68,13 +116,14 @@ class AGD(_Flat):
     with a tenth of AdamW's learning rate.
 
     lr, betas, weight_decay and so on may differ between parameter groups. delta: 1e-14 is usual for transformers.
-    clip: largest quotient of an element, 0: off. decay: "decoupled", "fixed", "coupled". DTensors are stepped shard
-    by shard. Parameters without a gradient do not change. Parameters other than contiguous f32 on the CPU raise
-    entrain.InvalidArgument."""
+    clip: largest quotient of an element, 0: off. decay: "decoupled", "fixed", "coupled". maximize: the loss grows. foreach
+    has no effect: the library's kernels step whole arrays. DTensors of f32 are stepped shard by shard. Parameters without
+    a gradient do not change. f64 and complex parameters are refused (entrain.InvalidArgument)."""
 
     def __init__(self, params: Any, lr: float = 1e-3, betas: Tuple[float, float] = (0.9, 0.999), delta: float = 1e-5,
                  weight_decay: float = 0.0, clip: float = 0.0, decay: str = "decoupled", amsgrad: bool = False,
-                 win: bool = False) -> None:
+                 win: bool = False, *, foreach: Optional[bool] = None, maximize: bool = False) -> None:
+        self._maximize = maximize
         super().__init__(params, "agd", lr, {"betas": betas, "delta": delta, "weight_decay": weight_decay, "clip": clip,
                                              "decay": decay, "amsgrad": amsgrad, "win": win})
 
@@ -88,8 +137,10 @@ class AGD(_Flat):
                 if param.grad is None:
                     continue
                 arrays = self._arrays(param, group, optim.state_arrays)
-                optim.step(local_of(param.data) if is_dtensor(param) else param, local_of(param.grad).contiguous(), arrays,
-                           self.state[param]["step"], float(group["lr"]))
+                local = local_of(param.data) if is_dtensor(param) else param
+                values, gradient = _f32(local), _gradient(param)
+                optim.step(values, gradient.neg() if self._maximize else gradient, arrays, self.state[param]["step"], float(group["lr"]))
+                _back(local, values)
         return loss
 
 
@@ -147,22 +198,25 @@ class WSAM(_Flat):
             raise invalid("WSAM", "step needs a closure: a step takes two gradients")
         loss = _evaluate(closure)
         entries = list(self._with_gradients())
-        first = [param.grad.contiguous().clone() for _, _, param in entries]  # type: ignore[union-attr]
-        total = sum(ascent.ascent_sum(param, gradient) for (ascent, _, param), gradient in zip(entries, first))
-        saved = [torch.empty_like(param) for _, _, param in entries]
-        for (ascent, _, param), gradient, copy in zip(entries, first, saved):
-            ascent.ascend(param, copy, gradient, total)
+        first = [_gradient(param).clone() for _, _, param in entries]
+        masters = [_f32(param) for _, _, param in entries]
+        total = sum(ascent.ascent_sum(values, gradient) for (ascent, _, _), values, gradient in zip(entries, masters, first))
+        saved = [torch.empty_like(values) for values in masters]
+        for (ascent, _, param), values, gradient, copy in zip(entries, masters, first, saved):
+            ascent.ascend(values, copy, gradient, total)
+            _back(param, values)
         try:
             _evaluate(closure)
         finally:
-            for (ascent, _, param), copy in zip(entries, saved):
-                ascent.restore(param, copy)
-        second = [torch.zeros_like(g) if param.grad is None else param.grad.contiguous()
-                  for (_, _, param), g in zip(entries, first)]
+            for (ascent, _, param), values, copy in zip(entries, masters, saved):
+                ascent.restore(values, copy)
+                _back(param, values)
+        second = [torch.zeros_like(g) if param.grad is None else _gradient(param) for (_, _, param), g in zip(entries, first)]
         sums = None
         if self._settings["max_norm"] > 0:
             sums = (sum(float(g.double().square().sum()) for g in first), sum(float(g.double().square().sum()) for g in second))
-        for (ascent, group, param), g, g2 in zip(entries, first, second):
+        for (ascent, group, param), values, g, g2 in zip(entries, masters, first, second):
             arrays = self._arrays(param, group, ascent.state_arrays)
-            ascent.step(param, g, g2, arrays, self.state[param]["step"], float(group["lr"]), sums)
+            ascent.step(values, g, g2, arrays, self.state[param]["step"], float(group["lr"]), sums)
+            _back(param, values)
         return loss
