@@ -5,14 +5,31 @@
 #include <limits>
 #include <utility>
 
+#include <sys/mman.h>
+
 #include "absl/strings/str_cat.h"
 
 #include "lib/memory/best_fit.h"
 
 namespace entrain {
+namespace {
+
+constexpr int64_t kPage = 4096, kLarge = 64 << 10, kHugePage = 2 << 20;
+
+int64_t RoundUp(int64_t bytes, int64_t unit) {
+  return (bytes + unit - 1) / unit * unit;
+}
+
+// The size that is allocated for `bytes`. The last huge page is completed only if that adds at most
+// an eighth.
+int64_t AllocatedSize(int64_t bytes, int64_t alignment) {
+  const int64_t whole = RoundUp(bytes, alignment);
+  return whole - bytes <= bytes / 8 ? whole : RoundUp(bytes, std::min(alignment, kPage));
+}
+
+}  // namespace
 
 absl::StatusOr<OwnedBuffer> OwnedBuffer::Allocate(int64_t bytes) {
-  constexpr int64_t kPage = 4096, kLarge = 64 << 10;
   if (bytes < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("buffer: ", bytes, " bytes cannot be asked for"));
@@ -25,13 +42,17 @@ absl::StatusOr<OwnedBuffer> OwnedBuffer::Allocate(int64_t bytes) {
   if (bytes == 0) {
     return buffer;
   }
-  const int64_t alignment = bytes >= kLarge ? kPage : 64;
-  const int64_t rounded = (bytes + alignment - 1) / alignment * alignment;
-  void* const data =
-      std::aligned_alloc(static_cast<size_t>(alignment), static_cast<size_t>(rounded));
-  if (data == nullptr) {
+  const int64_t alignment = bytes >= kHugePage ? kHugePage : bytes >= kLarge ? kPage : 64;
+  const auto size = static_cast<size_t>(AllocatedSize(bytes, alignment));
+  void* data = nullptr;
+  if (posix_memalign(&data, static_cast<size_t>(alignment), size) != 0) {
     return absl::ResourceExhaustedError(
         absl::StrCat("out of memory: ", bytes, " bytes could not be had"));
+  }
+  if (alignment == kHugePage) {
+    // A fault for each page of 4 KiB costs more than a pass over the memory. Where the system has no
+    // huge pages, the call changes nothing.
+    madvise(data, size, MADV_HUGEPAGE);
   }
   buffer.data_ = static_cast<std::byte*>(data);
   buffer.size_ = bytes;

@@ -12,8 +12,10 @@
 
 namespace entrain {
 
-// Owns aligned memory: to 4096 bytes if its size is at least 64 KiB, otherwise to 64 bytes.
-// Move-only. Contents are not initialised.
+// Owns aligned memory: to 2 MiB if its size is at least 2 MiB, to 4096 bytes if its size is at least
+// 64 KiB, otherwise to 64 bytes. Memory of at least 2 MiB has huge pages where the system gives them
+// to programs that ask (transparent huge pages, "madvise" or "always"). Move-only. Contents are not
+// initialised.
 class OwnedBuffer {
  public:
   OwnedBuffer() = default;

@@ -35,6 +35,12 @@ absl::StatusOr<DeltaBuffers::Delta> DeltaBuffers::Take(int64_t count) {
   return delta;
 }
 
+void DeltaBuffers::Clear() {
+  if (most_ * kFloat >= kLeastFreed) {
+    pool_.Clear();
+  }
+}
+
 void DeltaBuffers::Give(Delta delta) {
   if (room_ != nullptr && delta.data != nullptr) {
     idle_.push_back(delta.data);

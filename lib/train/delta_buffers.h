@@ -23,6 +23,8 @@ class DeltaBuffers {
     float* data = nullptr;  // in `host` or on a device; null: no delta
   };
 
+  static constexpr int64_t kLeastFreed = 512 << 10;
+
   // `room` must outlive this object; it is null on the host. `most` is the number of elements of
   // the longest delta.
   DeltaBuffers(DeviceRoom* room, int64_t most);
@@ -34,8 +36,10 @@ class DeltaBuffers {
   // Gives a delta back. On a device, the next user of its memory must be ordered after the work
   // that is enqueued now.
   void Give(Delta delta);
-  // Frees the unused memory of the host pool. Must not be called while a delta is taken.
-  void Clear() { pool_.Clear(); }
+  // Frees the unused memory of the host pool, if a delta may have kLeastFreed bytes. Less memory is
+  // kept for the next exchange: mapping it anew takes longer than the passes over it. Must not be
+  // called while a delta is taken.
+  void Clear();
 
  private:
   DeviceRoom* const room_;

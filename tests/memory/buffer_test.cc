@@ -24,9 +24,10 @@ OwnedBuffer Make(int64_t bytes) {
 }
 
 TEST(OwnedBuffer, IsAlignedAndWritable) {
-  for (const int64_t bytes : {1, 63, 64, 65, 4096, 65535, 65536, 65537, 1 << 20}) {
+  for (const int64_t bytes : {1, 63, 64, 65, 4096, 65535, 65536, 65537, 1 << 20, (2 << 20) - 1,
+                              2 << 20, (2 << 20) + 1, 3 << 20, (4 << 20) - 5}) {
     const OwnedBuffer buffer = Make(bytes);
-    const uintptr_t alignment = bytes >= 65536 ? 4096 : 64;
+    const uintptr_t alignment = bytes >= 2 << 20 ? 2 << 20 : bytes >= 65536 ? 4096 : 64;
     EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.data()) % alignment, 0u) << bytes;
     EXPECT_EQ(buffer.size(), bytes);
     std::memset(buffer.data(), 0x5a, static_cast<size_t>(bytes));

@@ -4,5 +4,5 @@ if(NOT TARGET entrain_allocations)
   target_link_libraries(entrain_allocations PRIVATE entrain_flags)
   target_include_directories(entrain_allocations PUBLIC ${PROJECT_SOURCE_DIR})
   target_link_options(entrain_allocations INTERFACE
-    -Wl,--wrap=aligned_alloc,--wrap=malloc,--wrap=calloc,--wrap=free)
+    -Wl,--wrap=aligned_alloc,--wrap=posix_memalign,--wrap=malloc,--wrap=calloc,--wrap=free)
 endif()

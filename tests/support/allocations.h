@@ -1,5 +1,5 @@
 // Counts the memory that this process has allocated: all memory from new, and the memory that the
-// library gets from malloc, calloc and aligned_alloc. Memory of the C library and of other
+// library gets from malloc, calloc, aligned_alloc and posix_memalign. Memory of the C library and of other
 // libraries is not counted. Does not work with sanitizers.
 #pragma once
 
