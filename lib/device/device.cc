@@ -6,12 +6,21 @@
 #include <thread>
 
 #include "lib/base/status.h"
+#include "lib/kernels/kernel_threads.h"
 #include "lib/kernels/kernels.h"
 
 namespace entrain {
 namespace {
 
 thread_local KernelStream* current = nullptr;
+
+// As ForPieces, with offsets and sizes in bytes.
+void ForBytes(int64_t bytes, absl::FunctionRef<void(int64_t, size_t)> body) {
+  constexpr int64_t kWord = sizeof(float);
+  ForPieces((bytes + kWord - 1) / kWord, 1024, [&](int64_t first, int64_t length) {
+    body(first * kWord, static_cast<size_t>(std::min(length * kWord, bytes - first * kWord)));
+  });
+}
 
 }  // namespace
 
@@ -70,7 +79,7 @@ KernelStream* KernelStream::Current() {
 }
 
 const Kernels& CurrentKernels() {
-  return current == nullptr ? BestKernels() : current->device().kernels();
+  return current == nullptr ? SharedKernels() : current->device().kernels();
 }
 
 void CopyArray(void* dst, const void* src, int64_t bytes) {
@@ -78,7 +87,10 @@ void CopyArray(void* dst, const void* src, int64_t bytes) {
     return;
   }
   if (current == nullptr) {
-    std::memcpy(dst, src, static_cast<size_t>(bytes));
+    ForBytes(bytes, [=](int64_t first, size_t length) {
+      std::memcpy(static_cast<std::byte*>(dst) + first, static_cast<const std::byte*>(src) + first,
+                  length);
+    });
   } else {
     current->Note(current->device().Copy(dst, src, bytes, current->stream()));
   }
@@ -89,7 +101,9 @@ void ZeroArray(void* dst, int64_t bytes) {
     return;
   }
   if (current == nullptr) {
-    std::memset(dst, 0, static_cast<size_t>(bytes));
+    ForBytes(bytes, [=](int64_t first, size_t length) {
+      std::memset(static_cast<std::byte*>(dst) + first, 0, length);
+    });
   } else {
     current->Note(current->device().Fill(dst, 0, bytes, current->stream()));
   }

@@ -166,7 +166,8 @@ class KernelStream {
 };
 
 // If the calling thread has a KernelStream, returns the kernels of its device. Otherwise returns
-// the best kernels of the CPU.
+// the best kernels of the CPU, which share their work with the thread's KernelThreads, if it has
+// any.
 const Kernels& CurrentKernels();
 // Copy and zero arrays in the memory on which CurrentKernels() works. If the thread has a
 // KernelStream, the work is enqueued on its stream. Otherwise it is done at once.

@@ -40,6 +40,26 @@ TEST_P(ArraysTest, SumOfSquaresIsTheSameToTheLastBit) {
   }
 }
 
+TEST_P(ArraysTest, HashIsTheSameInEveryTable) {
+  for (const int64_t steps : {0, 1, 2, 33}) {
+    const int64_t count = steps * kHashStep;
+    Array x(DType::kF32, count, count % 7);
+    Fill(x, random_);
+    uint64_t want[kHashChains], got[kHashChains];
+    for (uint64_t c = 0; c < kHashChains; ++c) {
+      want[c] = got[c] = 0x9e3779b97f4a7c15u * (c + 1);
+    }
+    for (int64_t i = 0; i < count / 2; ++i) {
+      uint64_t word;
+      std::memcpy(&word, x.floats() + 2 * i, sizeof(word));
+      uint64_t& chain = want[i % kHashChains];
+      chain = (chain ^ word) * 0x100000001b3u;
+    }
+    kernels().hash(got, x.floats(), count);
+    EXPECT_EQ(std::memcmp(got, want, sizeof(want)), 0) << count;
+  }
+}
+
 TEST_P(ArraysTest, SumOfSquaredProductsIsTheSameToTheLastBit) {
   for (const int64_t count : kCounts) {
     Array x(DType::kF32, count, count % 7), y(DType::kF32, count, 3);
