@@ -636,6 +636,15 @@ typedef struct entrain_edit_config {
                                           must have their defaults; NULL (default): none. With one fragment, and not
                                           together with a quorum or round_deadline with overlap_steps */
   void* interval_schedule_user;        /* first argument of interval_schedule; owned by the caller */
+  int32_t threads;                     /* 0 to 64: threads of this rank that share the passes of an exchange over the
+                                          arrays (norms, deltas, the outer step, merging), with the one that makes the
+                                          exchange. They are the library's, start with the first array of at least
+                                          131072 elements, sleep between passes, and end with the object; outer_step
+                                          and fetch are called where they are with one thread. The bits of all results
+                                          are the same for every number. 0 (default): the CPUs of the host, by affinity
+                                          and cgroup, divided by the ranks of the mesh on it; at most the CPUs of this
+                                          rank, and at most 8. No effect on device memory */
+  int32_t reserved;                    /* must be 0 */
 } entrain_edit_config_t;
 ENTRAIN_API void entrain_edit_config_init_sized(entrain_edit_config_t* config, size_t bytes);
 static ENTRAIN_INLINE void entrain_edit_config_init(entrain_edit_config_t* config) {

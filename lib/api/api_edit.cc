@@ -39,6 +39,7 @@ ENTRAIN_OPTION_ROWS(EditRows, ENTRAIN_EDIT_OPTIONS, entrain_edit_config_t, EditO
 // Converts the config and checks each option. LayerSync checks combinations of options.
 absl::StatusOr<EditOptions> ToEditOptions(const entrain_edit_config_t& config,
                                           const entrain::Mesh& mesh) {
+  ENTRAIN_RETURN_IF_ERROR(CheckReserved("reserved", config.reserved));
   ENTRAIN_ASSIGN_OR_RETURN(EditOptions options, NumbersOf<EditRows>(config));
   options.outer_step = config.outer_step;
   options.outer_user = config.outer_user;

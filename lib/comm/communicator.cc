@@ -326,6 +326,18 @@ bool Communicator::Drain(Deadline give_up) {
 bool Communicator::spans_sites() const {
   return core_->funnel().paths().round_trip_ns > 0;
 }
+int Communicator::cores() const {
+  const std::vector<Member>& members = core_->config().members;
+  const Member& own = members[static_cast<size_t>(core_->rank())];
+  CpuCrowd alone, host;
+  alone.Add(own.cpus);
+  for (const Member& member : members) {
+    if (member.host_id == own.host_id) {
+      host.Add(member.cpus);
+    }
+  }
+  return std::clamp(host.Cores() / host.size(), 1, alone.Cores());
+}
 int Communicator::rank() const {
   return core_->rank();
 }

@@ -187,6 +187,9 @@ class Communicator {
   // first.
   bool Drain(Deadline give_up);
 
+  // Returns how many CPUs this rank can keep busy while the other ranks of its host are busy too: at
+  // least 1.
+  int cores() const;
   // Returns true if ranks are at distant sites (Paths::sites).
   bool spans_sites() const;
   int rank() const;

@@ -1,20 +1,15 @@
 #include "lib/train/anchor_guard.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "absl/strings/str_format.h"
 
 #include "lib/device/device.h"
+#include "lib/kernels/kernel_threads.h"
 #include "lib/kernels/kernels.h"
 
 namespace entrain {
-namespace {
-
-// A multiple of 8 (ArrayHash). Two arrays of this length fit the private cache of a core.
-constexpr int64_t kPiece = 16384;
-
-}  // namespace
-
 AnchorGuard::AnchorGuard(const Slab& slab, const Anchors& anchors, AnchorCheck check)
     : slab_(slab),
       anchors_(anchors),
@@ -22,8 +17,9 @@ AnchorGuard::AnchorGuard(const Slab& slab, const Anchors& anchors, AnchorCheck c
       noted_(static_cast<size_t>(slab.layers()), 0),
       distrusted_(static_cast<size_t>(slab.layers()), 0) {}
 
-// On the host, hashes each piece of the anchor while the piece is in the cache. On a device, the
-// hash is a separate pass.
+// On the host, hashes each block of the anchor while the block is in the cache. The squares of each
+// block are summed by themselves, and the sums of the blocks in their order, so the bits of the norm
+// do not depend on the number of threads. On a device, the hash is a separate pass.
 double AnchorGuard::Measure(int layer, const float* theta) {
   const SlabLayer& l = slab_.layer(layer);
   const float* const anchor = anchors_.anchor(layer);
@@ -35,19 +31,21 @@ double AnchorGuard::Measure(int layer, const float* theta) {
     noted = compares() ? anchors_.HashOf(layer) : 0;
     return CurrentKernels().square_of_delta(anchor, theta, l.valid);
   }
-  ArrayHash hash;
-  double square = 0;
-  int64_t first = 0;
-  do {
-    const int64_t count = std::min(kPiece, l.valid - first);
-    square += CurrentKernels().square_of_delta(anchor + first, theta + first, count);
-    if (compares()) {
-      hash.Add(anchor + first, first + count == l.valid ? l.shard - first : count);
+  const Kernels& kernels = BestKernels();
+  const auto blocks = static_cast<size_t>((l.shard + kHashBlock - 1) / kHashBlock);
+  std::vector<double> squares(blocks);
+  std::vector<uint64_t> hashes(blocks);
+  ForPieces(l.shard, kHashBlock, [&](int64_t first, int64_t length) {
+    for (const int64_t end = first + length; first < end; first += kHashBlock) {
+      const auto block = static_cast<size_t>(first / kHashBlock);
+      const int64_t count = std::min(kHashBlock, end - first);
+      const int64_t valid = std::clamp<int64_t>(l.valid - first, 0, count);  // the rest is padding
+      squares[block] = kernels.square_of_delta(anchor + first, theta + first, valid);
+      hashes[block] = compares() ? HashBlock(anchor + first, count) : 0;
     }
-    first += count;
-  } while (first < l.valid);
-  noted = hash.Total();
-  return square;
+  });
+  noted = compares() ? CombineHashes(hashes) : 0;
+  return std::accumulate(squares.begin(), squares.end(), 0.0);
 }
 
 uint64_t AnchorGuard::Checksum(const std::vector<int>& layers) const {

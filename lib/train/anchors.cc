@@ -8,6 +8,8 @@
 #include "absl/strings/str_cat.h"
 
 #include "lib/base/status.h"
+#include "lib/kernels/kernel_threads.h"
+#include "lib/kernels/kernels.h"
 
 namespace entrain {
 namespace {
@@ -30,36 +32,34 @@ uint64_t Spread(uint64_t x) {
 
 }  // namespace
 
-void ArrayHash::Add(const float* values, int64_t count) {
-  // Uses local variables, so that the loop stores nothing to memory.
-  uint64_t a = chains_[0], b = chains_[1], c = chains_[2], d = chains_[3];
-  int64_t i = 0;
-  for (; i + 8 <= count; i += 8) {
-    uint64_t words[4];
-    std::memcpy(words, values + i, sizeof(words));
-    a = Mix(a, words[0]);
-    b = Mix(b, words[1]);
-    c = Mix(c, words[2]);
-    d = Mix(d, words[3]);
+uint64_t HashBlock(const float* values, int64_t count) {
+  uint64_t chains[kHashChains];
+  for (uint64_t c = 0; c < kHashChains; ++c) {
+    chains[c] = kBasis + c;
   }
-  for (; i < count; ++i) {
+  const int64_t whole = count / kHashStep * kHashStep;
+  BestKernels().hash(chains, values, whole);
+  for (int64_t i = whole; i < count; ++i) {
     uint32_t word;
     std::memcpy(&word, values + i, sizeof(word));
-    a = Mix(a, word);
+    chains[0] = Mix(chains[0], word);
   }
-  chains_[0] = a;
-  chains_[1] = b;
-  chains_[2] = c;
-  chains_[3] = d;
-  count_ += static_cast<uint64_t>(count);
-}
-
-uint64_t ArrayHash::Total() const {
-  uint64_t hash = count_;
-  for (const uint64_t chain : chains_) {
+  auto hash = static_cast<uint64_t>(count);
+  for (const uint64_t chain : chains) {
     hash = Mix(hash, Spread(chain));
   }
   return Spread(hash);
+}
+
+uint64_t HashArray(const float* values, int64_t count) {
+  std::vector<uint64_t> blocks(static_cast<size_t>((count + kHashBlock - 1) / kHashBlock));
+  ForPieces(count, kHashBlock, [&](int64_t first, int64_t length) {
+    for (const int64_t end = first + length; first < end; first += kHashBlock) {
+      blocks[static_cast<size_t>(first / kHashBlock)] =
+          HashBlock(values + first, std::min(kHashBlock, end - first));
+    }
+  });
+  return CombineHashes(blocks);
 }
 
 uint64_t CombineHashes(absl::Span<const uint64_t> hashes) {
@@ -129,9 +129,7 @@ float* Anchors::Part(const Array& array, int layer) const {
 uint64_t Anchors::HashOf(int layer) const {
   const int64_t count = slab_.layer(layer).shard;
   if (room_ == nullptr) {
-    ArrayHash hash;
-    hash.Add(anchor(layer), count);
-    return hash.Total();
+    return HashArray(anchor(layer), count);
   }
   KernelStream& on = *KernelStream::Current();
   if (!on.status().ok()) {
@@ -144,10 +142,6 @@ uint64_t Anchors::HashOf(int layer) const {
 
 void Anchors::Seal(int layer) {
   seals_[static_cast<size_t>(layer)] = HashOf(layer);
-}
-
-void Anchors::Seal(int layer, const ArrayHash& hash) {
-  seals_[static_cast<size_t>(layer)] = hash.Total();
 }
 
 void Anchors::Drop() {

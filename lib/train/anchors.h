@@ -23,20 +23,13 @@
 
 namespace entrain {
 
-// A hash of the bits of an array. The array is added in pieces. The length of each piece except the
-// last must be a multiple of 8 elements.
-class ArrayHash {
- public:
-  void Add(const float* values, int64_t count);
-  uint64_t Total() const;
-
- private:
-  static constexpr uint64_t kBasis = 0xcbf29ce484222325u;
-  // Four independent chains, so that four multiplications can run in parallel.
-  uint64_t chains_[4] = {kBasis, kBasis + 1, kBasis + 2, kBasis + 3};
-  uint64_t count_ = 0;
-};
-
+// Hashes of the bits of an array on the host. The hash of an array is made of the hashes of its
+// blocks of kHashBlock elements, of which the last may be shorter. So several threads can hash an
+// array, or hash each block while it is in the cache.
+constexpr int64_t kHashBlock = 16384;
+uint64_t HashBlock(const float* values, int64_t count);  // count <= kHashBlock
+// Splits the work between the threads of the calling thread (lib/kernels/kernel_threads.h).
+uint64_t HashArray(const float* values, int64_t count);
 // Returns a hash of `hashes`, which depends on their order. Never returns 0.
 uint64_t CombineHashes(absl::Span<const uint64_t> hashes);
 
@@ -67,9 +60,9 @@ class Anchors {
   // Stores the hash of the layer's anchor. Must be called after each change of the anchor. On a
   // device, blocks until the hash is computed.
   void Seal(int layer);
-  // Does the same with a hash that the caller has computed. The hash must cover the whole shard
-  // with its padding.
-  void Seal(int layer, const ArrayHash& hash);
+  // Does the same with the HashArray of the whole shard with its padding, which the caller has
+  // computed.
+  void Seal(int layer, uint64_t hash) { seals_[static_cast<size_t>(layer)] = hash; }
   // Returns the hash that Seal has stored last.
   uint64_t seal(int layer) const { return seals_[static_cast<size_t>(layer)]; }
   // Computes the hash of the layer's anchor in memory. On a device, blocks until the hash is

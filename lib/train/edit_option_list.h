@@ -126,6 +126,8 @@
     "number of layers exchanged ahead of use")                                                                         \
   X(int64_t, in_flight_bytes, 67108864, AtLeast(0), true, nullptr, false,                                     \
     "between distant sites: memory for the deltas that are sent at the same time, in bytes; at least two layers")      \
+  X(int32_t, threads, 0, Within(0, kMostThreads), true, nullptr, false,                                               \
+    "threads that share the passes over the arrays of an exchange; 0: this rank's CPUs, at most 8")                    \
   X(int32_t, overlap_steps, 0, AtLeast(0), true, nullptr, true,                                                        \
     "number of steps behind which an exchange runs; A-EDiT: 1; with quorum: of grace for other replicas")              \
   X(OverlapMerge, overlap_merge, OverlapMerge::kAdd, OneOf("ENTRAIN_MERGE_*", "add,mix,restart"),                      \

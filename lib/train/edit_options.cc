@@ -13,6 +13,7 @@ namespace {
 
 // Limits memory: for each layer, the detector stores one z-score per exchange of the warm-up.
 constexpr double kMaxEwmaWarmup = 1 << 20;
+constexpr double kMostThreads = 64;
 constexpr double kMaxSyncTime = 1e9;          // in seconds; in nanoseconds it fits int64_t
 constexpr double kMostNewcomerWarmup = 1000;  // fits in kNewBits bits (rendezvous.h)
 // A smaller value may be subnormal in f32 and become 0. Then a zero gradient would be divided by 0.

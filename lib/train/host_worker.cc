@@ -8,14 +8,15 @@
 namespace entrain {
 
 absl::StatusOr<uint64_t> HostWorker::PostThen(Job job, absl::AnyInvocable<void()> then) {
-  if (!then) {
-    return thread_.Post(std::move(job));
-  }
-  return thread_.Post([job = std::move(job), then = std::move(then)]() mutable -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(job());
-    then();
-    return absl::OkStatus();
-  });
+  return thread_.Post(
+      [this, job = std::move(job), then = std::move(then)]() mutable -> absl::Status {
+        const KernelThreads::Scope scope(threads_);
+        ENTRAIN_RETURN_IF_ERROR(job());
+        if (then) {
+          then();
+        }
+        return absl::OkStatus();
+      });
 }
 
 absl::Status HostWorker::Hold(uint64_t number) {
@@ -27,6 +28,7 @@ absl::Status HostWorker::Hold(uint64_t number) {
 
 absl::StatusOr<uint64_t> HostWorker::Start(uint64_t after, Job job) {
   ENTRAIN_RETURN_IF_ERROR(thread_.Wait(after));
+  const KernelThreads::Scope scope(threads_);
   ENTRAIN_RETURN_IF_ERROR(job());
   return uint64_t{0};
 }

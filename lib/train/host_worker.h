@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
+#include "lib/kernels/kernel_threads.h"
 #include "lib/train/worker.h"
 #include "lib/train/worker_thread.h"
 
@@ -18,11 +19,13 @@ namespace entrain {
 
 class HostWorker final : public Worker {
  public:
-  // The arguments are passed to WorkerThread.
+  // The arguments but the last are passed to WorkerThread. Jobs and bodies share their passes over
+  // arrays with `threads`, which must outlive the worker; null: with no threads.
   HostWorker(int64_t limit_ns, absl::AnyInvocable<void(const absl::Status&)> give_up,
              absl::AnyInvocable<void(absl::string_view)> inside = nullptr,
-             absl::AnyInvocable<absl::Status()> watch = nullptr)
-      : thread_(limit_ns, std::move(give_up), std::move(inside), std::move(watch)) {}
+             absl::AnyInvocable<absl::Status()> watch = nullptr, KernelThreads* threads = nullptr)
+      : threads_(threads),
+        thread_(limit_ns, std::move(give_up), std::move(inside), std::move(watch)) {}
 
   absl::StatusOr<uint64_t> PostThen(Job job, absl::AnyInvocable<void()> then) override;
   void Limit(uint64_t number) override { thread_.Limit(number); }
@@ -36,7 +39,10 @@ class HostWorker final : public Worker {
   absl::Status Hold(uint64_t number) override;
   bool Holds(uint64_t number) const override { return thread_.IsDone(number); }
   absl::StatusOr<uint64_t> Start(uint64_t after, Job job) override;
-  absl::Status RunHere(absl::FunctionRef<absl::Status()> body) override { return body(); }
+  absl::Status RunHere(absl::FunctionRef<absl::Status()> body) override {
+    const KernelThreads::Scope scope(threads_);
+    return body();
+  }
   absl::Status ComeToRest(int64_t /*timeout_ns*/) override { return absl::OkStatus(); }
   absl::Status Sound() const override { return absl::OkStatus(); }
   ArraysAt arrays() const override { return {}; }
@@ -48,6 +54,7 @@ class HostWorker final : public Worker {
   void Abandon(const absl::Status& why) override { thread_.Abandon(why); }
 
  private:
+  KernelThreads* const threads_;
   WorkerThread thread_;
 };
 

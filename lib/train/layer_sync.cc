@@ -1,5 +1,6 @@
 #include "lib/train/layer_sync.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -112,6 +113,15 @@ absl::Status CheckShards(const Mesh& mesh, const LayerShards& shards, const Edit
 // Returns true if the worker must handle losses and rounds of other replicas while it has no job.
 bool Watches(const EditMembership& membership) {
   return membership.recovery() != nullptr || membership.closer() != nullptr;
+}
+
+// Returns the CPUs of this rank, if the ranks of the mesh share those of their hosts evenly.
+int UsualThreads(const Mesh& mesh) {
+  const std::shared_ptr<Communicator> whole = mesh.whole();
+  const int cores = whole != nullptr ? whole->cores()
+                                     : std::min(mesh.comm(Axis::kModel)->cores(),
+                                                mesh.comm(Axis::kSync)->cores());
+  return std::min(cores, KernelThreads::kMost);
 }
 
 absl::Status CheckMayRepair(const EditOptions& options, const ExchangeGroups& groups,
@@ -231,6 +241,15 @@ absl::Status LayerSync::Start(std::optional<int64_t> wait_ns) {
 
 absl::Status LayerSync::StartOnHost() {
   prefetch_ = options_.prefetch;
+  threads_ = std::make_unique<KernelThreads>(options_.threads > 0 ? options_.threads
+                                                                  : UsualThreads(*mesh_));
+  absl::AnyInvocable<absl::Status()> watch;
+  if (Watches(membership_)) {
+    watch = [this] {
+      const KernelThreads::Scope scope(threads_.get());
+      return runner_->Watch();
+    };
+  }
   worker_ = std::make_unique<HostWorker>(
       TimeLimit(options_.timeout_ns, *mesh_),
       [this](const absl::Status& late) {
@@ -241,8 +260,7 @@ absl::Status LayerSync::StartOnHost() {
                                                   mesh_->coordinate(Axis::kSync))));
       },
       [this](absl::string_view name) { mesh_->comm(Axis::kModel)->NoteFunction(this, name); },
-      Watches(membership_) ? [this] { return runner_->Watch(); }
-                           : absl::AnyInvocable<absl::Status()>());
+      std::move(watch), threads_.get());
   return absl::OkStatus();
 }
 

@@ -65,6 +65,7 @@
 #include "absl/strings/string_view.h"
 
 #include "lib/comm/mesh.h"
+#include "lib/kernels/kernel_threads.h"
 #include "lib/train/checkpoint.h"
 #include "lib/train/edit_membership.h"
 #include "lib/train/edit_options.h"
@@ -209,6 +210,8 @@ class LayerSync final {
   bool admission_owed_ = false;              // PostAdmission must be called when the step is over
   uint64_t exposed_ns_ = 0;
   ExchangeBytes base_;  // bytes sent during Create
+
+  std::unique_ptr<KernelThreads> threads_;  // share the passes over arrays; null: on a device
 
   // While an exchange is under way, the worker uses exchange_. Otherwise the caller's thread uses
   // it. The headers of its parts list the functions that the caller may also call during an

@@ -8,6 +8,7 @@
 
 #include "lib/base/status.h"
 #include "lib/device/device.h"
+#include "lib/kernels/kernel_threads.h"
 #include "lib/kernels/kernels.h"
 #include "lib/train/penalty.h"
 #include "lib/train/worker_thread.h"
@@ -15,8 +16,9 @@
 namespace entrain {
 namespace {
 
-// ArrayHash needs a multiple of 8. Five arrays of this length fit the private cache of a core.
+// Five arrays of this length fit the private cache of a core.
 constexpr int64_t kPiece = 4096;
+static_assert(kHashBlock % kPiece == 0);
 constexpr int64_t kFloat = sizeof(float);
 
 // Returns the optimizer of lib/optim for the outer step; null if the step needs none.
@@ -114,10 +116,9 @@ absl::Status OuterOptimizer::Step(int layer, float* mean, const OuterRates& rate
                                   const OuterScales& scales, Anchors* anchors, float* live) {
   const int64_t step = ++steps_[static_cast<size_t>(layer)];
   const SlabLayer& l = slab_.layer(layer);
-  const auto scale = static_cast<float>(scales.gradient);
   if (l.valid > 0 && options_.outer_optimizer == OuterKind::kCallback) {
     float* const anchor = anchors->anchor(layer);
-    if (scale != 1) {
+    if (const auto scale = static_cast<float>(scales.gradient); scale != 1) {
       CurrentKernels().scale_any(DType::kF32, mean, mean, l.valid, scale);
     }
     const std::string name = absl::StrCat("the outer step of layer ", layer, ", step ", step);
@@ -133,30 +134,47 @@ absl::Status OuterOptimizer::Step(int layer, float* mean, const OuterRates& rate
     anchors->Seal(layer);
     return absl::OkStatus();
   }
-  const bool on_device = KernelStream::Current() != nullptr;
-  ArrayHash hash;
-  for (int64_t first = 0; first < l.valid;) {
-    Piece piece = PieceOf(layer, first, mean, anchors, live);
-    piece.count = on_device ? l.valid : piece.count;
-    rule_ == nullptr ? Sgd(piece, rates, scales) : StepByRule(piece, rates.lr, scale, step);
-    first += piece.count;
-    if (!on_device) {
-      hash.Add(piece.anchor, piece.count + (first == l.valid ? l.shard - l.valid : 0));
-    }
-  }
   if (l.valid > 0) {
-    on_device ? anchors->Seal(layer) : anchors->Seal(layer, hash);
+    StepPieces(layer, mean, rates, scales, anchors, live);
   }
   return absl::OkStatus();
 }
 
-OuterOptimizer::Piece OuterOptimizer::PieceOf(int layer, int64_t first, float* mean,
+void OuterOptimizer::StepPieces(int layer, float* mean, const OuterRates& rates,
+                                const OuterScales& scales, Anchors* anchors, float* live) const {
+  const SlabLayer& l = slab_.layer(layer);
+  const auto step_piece = [&](int64_t first, int64_t count) {
+    const Piece piece = PieceOf(layer, first, count, mean, anchors, live);
+    rule_ == nullptr
+        ? Sgd(piece, rates, scales)
+        : StepByRule(piece, rates.lr, static_cast<float>(scales.gradient), steps(layer));
+  };
+  if (KernelStream::Current() != nullptr) {
+    step_piece(0, l.valid);
+    anchors->Seal(layer);
+    return;
+  }
+  std::vector<uint64_t> hashes(static_cast<size_t>((l.shard + kHashBlock - 1) / kHashBlock));
+  ForPieces(l.shard, kHashBlock, [&](int64_t first, int64_t length) {
+    const int64_t end = first + length, valid = std::min(end, l.valid);
+    for (int64_t block = first; block < end; block += kHashBlock) {
+      for (int64_t at = block; at < std::min(block + kHashBlock, valid); at += kPiece) {
+        step_piece(at, std::min(kPiece, valid - at));
+      }
+      hashes[static_cast<size_t>(block / kHashBlock)] =
+          HashBlock(anchors->anchor(layer) + block, std::min(kHashBlock, end - block));
+    }
+  });
+  anchors->Seal(layer, CombineHashes(hashes));
+}
+
+OuterOptimizer::Piece OuterOptimizer::PieceOf(int layer, int64_t first, int64_t count, float* mean,
                                               Anchors* anchors, float* live) const {
   Piece piece = {.mean = mean + first,
                  .anchor = anchors->anchor(layer) + first,
                  .outer = {},
                  .live = live + first,
-                 .count = std::min(kPiece, slab_.layer(layer).valid - first)};
+                 .count = count};
   for (int array = 0; array < anchors->outer_arrays(); ++array) {
     piece.outer[array] = anchors->outer(array, layer) + first;
   }

@@ -89,7 +89,11 @@ class OuterOptimizer {
     float *mean, *anchor, *outer[2], *live;
     int64_t count;
   };
-  Piece PieceOf(int layer, int64_t first, float* mean, Anchors* anchors, float* live) const;
+  // Makes the step of the library's own optimizers, for a layer that has elements.
+  void StepPieces(int layer, float* mean, const OuterRates& rates, const OuterScales& scales,
+                  Anchors* anchors, float* live) const;
+  Piece PieceOf(int layer, int64_t first, int64_t count, float* mean, Anchors* anchors,
+                float* live) const;
   void Sgd(const Piece& piece, const OuterRates& rates, const OuterScales& scales) const;
   void StepByRule(const Piece& piece, double lr, float scale, int64_t step) const;
 

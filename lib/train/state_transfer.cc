@@ -216,10 +216,9 @@ int64_t HashLimit(int64_t limit_ns, int64_t bytes) {
 }
 
 uint64_t StateHash(ConstBytes bytes) {
-  ArrayHash hash;
   const size_t words = bytes.size() / sizeof(float);
-  hash.Add(reinterpret_cast<const float*>(bytes.data()), static_cast<int64_t>(words));
-  uint64_t total = hash.Total();
+  uint64_t total =
+      HashArray(reinterpret_cast<const float*>(bytes.data()), static_cast<int64_t>(words));
   for (size_t i = words * sizeof(float); i < bytes.size(); ++i) {
     total = (total ^ static_cast<uint64_t>(bytes[i])) * 0x100000001b3u;
   }

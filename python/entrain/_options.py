@@ -90,6 +90,8 @@ class EditOptions:
     prefetch: int = 1
     #: between distant sites: memory for the deltas that are sent at the same time, in bytes; at least two layers; at least 0
     in_flight_bytes: int = 67108864
+    #: threads that share the passes over the arrays of an exchange; 0: this rank's CPUs, at most 8; 0 to 64
+    threads: int = 0
     #: number of steps behind which an exchange runs; A-EDiT: 1; with quorum: of grace for other replicas; at least 0
     overlap_steps: int = 0
     #: treatment of the steps made during an exchange; one of add, mix, restart
@@ -210,6 +212,8 @@ class EditNumbers(TypedDict, total=False):
     #: at least 0
     #: default 67108864
     in_flight_bytes: int
+    #: threads that share the passes over the arrays of an exchange; 0: this rank's CPUs, at most 8; 0 to 64; default 0
+    threads: int
     #: number of steps behind which an exchange runs; A-EDiT: 1; with quorum: of grace for other replicas; at least 0; default 0
     overlap_steps: int
     #: treatment of the steps made during an exchange; one of add, mix, restart; default "add"

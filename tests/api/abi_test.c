@@ -273,7 +273,7 @@ static void check_shard_stats(void) {
 }
 
 static void check_edit_config(void) {
-  SIZE(entrain_edit_config_t, 480);
+  SIZE(entrain_edit_config_t, 488);
   AT(entrain_edit_config_t, size, 0);
   AT(entrain_edit_config_t, shard, 8);
   AT(entrain_edit_config_t, local_sgd_sync_interval, 16);
@@ -348,6 +348,8 @@ static void check_edit_config(void) {
   AT(entrain_edit_config_t, outer_schedule_user, 456);
   AT(entrain_edit_config_t, interval_schedule, 464);
   AT(entrain_edit_config_t, interval_schedule_user, 472);
+  AT(entrain_edit_config_t, threads, 480);
+  AT(entrain_edit_config_t, reserved, 484);
 }
 
 static void check_edit_option(void) {

@@ -440,6 +440,9 @@ TEST(Train, EditOptionsAreChecked) {
     expect_refused(&config.outer_nesterov, 2, "outer_nesterov 2");
     expect_refused(&config.pseudo_gradnorm_reduce, 3, "pseudo_gradnorm_reduce 3");
     expect_refused(&config.pseudo_gradnorm_reduce, -1, "pseudo_gradnorm_reduce -1");
+    expect_refused(&config.threads, -1, "threads: -1 is not in [0, 64]");
+    expect_refused(&config.threads, 65, "threads: 65 is not in [0, 64]");
+    expect_refused(&config.reserved, 1, "reserved 1");
     config.outer_lr = 0.25;
     expect_refused(
         &config.outer_optimizer, ENTRAIN_OUTER_NONE,

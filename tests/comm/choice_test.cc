@@ -136,6 +136,19 @@ TEST(Paths, CountNoMoreCoresThanTheRanksOfAHostHaveTimeFor) {
   }
 }
 
+// Of three ranks with the time of four cores, none may keep two cores busy. A rank alone may use
+// what its affinity and its quota allow.
+TEST(Communicator, CoresAreTheShareOfARank) {
+  for (const int ranks : {1, 3}) {
+    RanksOptions options;
+    options.quota = [](int) { return CpuQuota{1, 1, 4000}; };
+    RunRanks(ranks, options, [&](const auto& comm) {
+      const int all = std::min(4, CpuSet::OfThisThread().Count());
+      EXPECT_EQ(comm->cores(), std::max(1, all / ranks));
+    });
+  }
+}
+
 TEST(Paths, OfAPartCountTheCoresOfItsRanks) {
   if (CpuSet::OfThisThread().Count() < 2) {
     GTEST_SKIP() << "needs two cores";
