@@ -67,7 +67,6 @@ KernelThreads::~KernelThreads() {
   {
     const absl::MutexLock lock(&mutex_);
     stopping_ = true;
-    begun_.SignalAll();
     running.swap(running_);
   }
   for (std::thread& thread : running) {
@@ -87,15 +86,13 @@ void KernelThreads::Run(int64_t total, int64_t unit, Body body) {
     const absl::MutexLock lock(&mutex_);
     StartThreads();
     pass_ = &pass;
-    begun_.SignalAll();
   }
   Work(pass);
   {
     const absl::MutexLock lock(&mutex_);
     pass_ = nullptr;
-    while (pass.joined > 0) {
-      left_.Wait(&mutex_);
-    }
+    mutex_.Await(absl::Condition(
+        +[](Pass* own) { return own->joined == 0; }, &pass));
   }
   busy_.store(false, std::memory_order_release);
 }
@@ -120,23 +117,20 @@ void KernelThreads::StartThreads() {
 }
 
 void KernelThreads::Loop() {
-  const absl::MutexLock lock(&mutex_);
+  mutex_.Lock();
   while (true) {
-    while (!stopping_ && (pass_ == nullptr || !pass_->TakesMore())) {
-      begun_.Wait(&mutex_);
-    }
+    mutex_.Await(absl::Condition(this, &KernelThreads::IsCalled));
     if (stopping_) {
-      return;
+      break;
     }
     Pass& pass = *pass_;
     ++pass.joined;
     mutex_.Unlock();
     Work(pass);
     mutex_.Lock();
-    if (--pass.joined == 0) {
-      left_.Signal();
-    }
+    --pass.joined;
   }
+  mutex_.Unlock();
 }
 
 KernelThreads::Scope::Scope(KernelThreads* threads) : before_(current) {

@@ -72,13 +72,15 @@ class KernelThreads {
   static void Work(Pass& pass);
   void StartThreads() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Loop() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool IsCalled() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return stopping_ || (pass_ != nullptr && pass_->TakesMore());
+  }
 
   const int threads_;
   // True while a pass is shared. Acquire when it is set, release when it is cleared: the next pass
   // begins after the end of the one before.
   std::atomic<bool> busy_{false};
   absl::Mutex mutex_;
-  absl::CondVar begun_, left_;
   Pass* pass_ ABSL_GUARDED_BY(mutex_) = nullptr;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
