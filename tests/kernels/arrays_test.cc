@@ -111,6 +111,27 @@ TEST_P(ArraysTest, DeltaIsAnchorMinusParams) {
   }
 }
 
+// Such arrays are written past the cache.
+TEST_P(ArraysTest, LongDeltasAreAnchorMinusParams) {
+  constexpr int64_t kCount = (256 << 10) + 5;
+  std::vector<float> anchor(kCount), params(kCount), want(kCount);
+  std::normal_distribution<float> normal;
+  for (size_t i = 0; i < anchor.size(); ++i) {
+    anchor[i] = normal(random_);
+    params[i] = normal(random_);
+    want[i] = 0.3f * (anchor[i] - params[i]);
+  }
+  std::vector<float> room(kCount + 32);
+  for (const size_t shift : {0, 1}) {
+    const size_t line = (64 - reinterpret_cast<uintptr_t>(room.data()) % 64) / sizeof(float) % 16;
+    float* const delta = room.data() + line + shift;
+    kernels().weighted_delta(delta, anchor.data(), params.data(), 0.3f, kCount);
+    EXPECT_EQ(std::memcmp(delta, want.data(), kCount * sizeof(float)), 0);
+  }
+  kernels().weighted_delta(params.data(), anchor.data(), params.data(), 0.3f, kCount);
+  EXPECT_EQ(params, want);
+}
+
 TEST_P(ArraysTest, ScaleAndAxpyRoundTheProductFirst) {
   for (const int64_t count : kCounts) {
     Array x(DType::kF32, count, 1), y(DType::kF32, count, 3);
