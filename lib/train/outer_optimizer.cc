@@ -213,6 +213,10 @@ void OuterOptimizer::Sgd(const Piece& piece, const OuterRates& rates,
       scale = 1;
     }
   }
+  if (piece.outer[0] != nullptr &&
+      args.momentum == 0) {  // by outer_schedule: b <- g, for later steps
+    CurrentKernels().scale_any(DType::kF32, piece.outer[0], piece.mean, piece.count, scale);
+  }
   // Before the first step b is zero, so that b ← mu b + g is b ← g in this step.
   CurrentKernels().outer_step(args, scale, piece.anchor, piece.outer[0], piece.live, piece.mean,
                               piece.count);

@@ -636,7 +636,7 @@ double RateOf(int layer, int64_t step) {
 }
 
 double MomentumOf(int64_t step) {
-  return step < 3 ? 0.5 : 0.75;
+  return step == 2 ? 0 : step < 3 ? 0.5 : 0.75;
 }
 
 EditOptions Scheduled() {

@@ -268,6 +268,7 @@ constexpr Kernels kStaged = {
     .square_of_delta = SquareOfDelta,
     .weighted_delta = WeightedDelta,
     .sum_of_squares = SumOfSquares,
+    .hash = nullptr,  // Device::Hash
     .sum_of_squared_products = SumOfSquaredProducts,
     .axpy = Axpy,
     .scale_any = ScaleAny,
