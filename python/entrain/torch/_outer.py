@@ -42,8 +42,8 @@ class Rates:
         self._scheduler = make(self._optimizer)
         if not isinstance(self._scheduler, torch.optim.lr_scheduler.LRScheduler) or \
                 isinstance(self._scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-            raise invalid("EDiT", f"outer_scheduler makes {type(self._scheduler).__name__}; expected a scheduler of torch.optim.lr_scheduler "
-                                  "whose rates follow from the number of steps alone")
+            raise invalid("EDiT", f"outer_scheduler makes {type(self._scheduler).__name__}; expected a scheduler of "
+                                  "torch.optim.lr_scheduler whose rates follow from the number of steps alone")
         self._known: List[Tuple[float, float]] = []
         self._lock = threading.Lock()
 

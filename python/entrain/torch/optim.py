@@ -74,7 +74,8 @@ class _Flat(torch.optim.Optimizer):
         if not state:
             state["step"] = 0
             for name in names:
-                state[name] = torch.zeros_like(param, memory_format=torch.contiguous_format) if is_dtensor(param) else torch.zeros(param.shape)
+                state[name] = torch.zeros_like(param, memory_format=torch.contiguous_format) if is_dtensor(param) else \
+                    torch.zeros(param.shape)
         state["step"] += 1
         return [local_of(state[name]) for name in names]
 

@@ -101,7 +101,7 @@ while method.info.joins == 0 and number < 2 or steps < 20:
     else:
         method.step()
     steps += method.info.joins > 0 or number > 1
-    time.sleep(0.002)
+    time.sleep(0.002)  # steps that take some time, while the others start
 print("ended", flush=True)
 os._exit(0)
 """

@@ -87,7 +87,8 @@ def test_groups_have_options_of_their_own_and_errors_name_arguments():
         WSAM(params).step()
 
 
-MAKES = {"AGD": lambda params: AGD(params, lr=0.01, amsgrad=True), "maximize": lambda params: AGD(params, lr=0.01, maximize=True, foreach=True),
+MAKES = {"AGD": lambda params: AGD(params, lr=0.01, amsgrad=True),
+         "maximize": lambda params: AGD(params, lr=0.01, maximize=True, foreach=True),
          "WSAM": lambda params: WSAM(params, lr=0.01, base="adamw"), "WSAM sgd": lambda params: WSAM(params, lr=0.01, momentum=0.9)}
 
 

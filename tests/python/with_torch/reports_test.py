@@ -34,7 +34,8 @@ def edit_of(comm):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return model, optimizer, entrain.torch.EDiT(model, optimizer, comm=comm, local_sgd_sync_interval=2, local_sgd_warmup_steps=1)
+    return model, optimizer, entrain.torch.EDiT(model, optimizer, comm=comm, preset="edit", local_sgd_sync_interval=2,
+                                                local_sgd_warmup_steps=1)
 
 
 def train(comm, model, optimizer, steps):
@@ -101,7 +102,7 @@ def test_a_loss_is_a_warning(caplog):
         torch.manual_seed(0)
         model = nn.Linear(3, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        edit = entrain.torch.EDiT(model, optimizer, comm=comm, local_sgd_sync_interval=2, on_loss="finish")
+        edit = entrain.torch.EDiT(model, optimizer, comm=comm, preset="edit", local_sgd_sync_interval=2, on_loss="finish")
         train(comm, model, optimizer, 3)
         if comm.rank == 2:
             edit.comm.abort("gone")
