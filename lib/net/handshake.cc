@@ -23,6 +23,12 @@
 namespace entrain {
 namespace {
 
+// A thread of the library may compute a proof, or encrypt, while the process ends: a store lives as
+// long as the process that serves it. Without this flag, exit() would free the state of OpenSSL under
+// this thread. The flag counts only before the first use of OpenSSL, so it is set when the library is
+// loaded.
+[[maybe_unused]] const int kept_at_exit = OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr);
+
 constexpr absl::string_view kMagic = "ENTRAIN1";
 constexpr uint16_t kVersionLow = 6, kVersionHigh = 6;
 constexpr uint16_t kKeyInUse = 1, kWantsTls = 2, kHasCertificates = 4, kWantsChecksums = 8;

@@ -67,7 +67,8 @@ absl::Status CheckOverlap(const EditOptions& o) {
   intervals.push_back(o.local_sgd_sync_interval);
   const int64_t shortest = *std::min_element(
       intervals.begin(), intervals.size() > 1 ? intervals.end() - 1 : intervals.end());
-  if (!o.use_async && o.overlap_steps > shortest) {
+  // The intervals of interval_schedule are checked as they come (FragmentSchedule).
+  if (!o.use_async && o.interval_schedule == nullptr && o.overlap_steps > shortest) {
     return RefuseOption(
         "overlap_steps", o.overlap_steps,
         absl::StrCat("is more than ",

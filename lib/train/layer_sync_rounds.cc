@@ -324,12 +324,14 @@ absl::Status LayerSync::Leave() {
 absl::Status LayerSync::StayForRound(bool* all) {
   ENTRAIN_RETURN_IF_ERROR(MergeSettled(/*all=*/true));
   ENTRAIN_RETURN_IF_ERROR(StartWithEverybody(counter_.LeftOver()));
-  int64_t extra_ns = 0;
+  absl::StatusOr<int64_t> extra_ns = 0;
   if (options_.use_async) {
-    ENTRAIN_ASSIGN_OR_RETURN(extra_ns,
-                             options_.IntervalNs(counter_.rendezvous(), counter_.since_warmup()));
+    extra_ns = options_.IntervalNs(counter_.rendezvous(), counter_.since_warmup());
+    if (!extra_ns.ok()) {
+      return runner_->Meet(extra_ns.status());  // the others wait for this rank
+    }
   }
-  ENTRAIN_ASSIGN_OR_RETURN(const bool exchanges, Meet(extra_ns));
+  ENTRAIN_ASSIGN_OR_RETURN(const bool exchanges, Meet(*extra_ns));
   if (exchanges) {
     ENTRAIN_RETURN_IF_ERROR(gates_->Hold(round_->order().back()));
     ENTRAIN_RETURN_IF_ERROR(worker_->Drain());

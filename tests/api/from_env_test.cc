@@ -108,15 +108,17 @@ void ExpectRefused(const Ended& ended, const std::string& status, const std::str
 // A port of loopback with a listener that never sends anything, until it is closed.
 class Occupied {
  public:
-  Occupied() : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-    EXPECT_EQ(listen(fd_, 16), 0);
-    socklen_t length = sizeof(address);
-    EXPECT_EQ(getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &length), 0);
-    port_ = ntohs(address.sin_port);
+  // Nobody else has one of the seven ports behind it: a store would wait 10 s for each that is silent.
+  Occupied() {
+    do {
+      Close();
+      fd_ = Bind(0);
+      EXPECT_EQ(listen(fd_, 16), 0);
+      sockaddr_in address{};
+      socklen_t length = sizeof(address);
+      EXPECT_EQ(getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &length), 0);
+      port_ = ntohs(address.sin_port);
+    } while (!RestIsFree());
   }
   ~Occupied() { Close(); }
   void Close() {
@@ -128,7 +130,31 @@ class Occupied {
   int port() const { return port_; }
 
  private:
-  int fd_, port_ = 0;
+  // Returns a socket bound to a port, 0: to any; -1: somebody has the port.
+  static int Bind(int port) {
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) {
+      return fd;
+    }
+    close(fd);
+    return -1;
+  }
+  bool RestIsFree() const {
+    for (int next = 1; next < 8; ++next) {
+      const int fd = Bind(port_ + next);
+      if (fd < 0) {
+        return false;
+      }
+      close(fd);
+    }
+    return true;
+  }
+
+  int fd_ = -1, port_ = 0;
 };
 
 // Returns the variables that torchrun sets for a rank of two. The first choice for its store is `port`.

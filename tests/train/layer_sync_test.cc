@@ -742,6 +742,29 @@ TEST(LayerSync, TheCallersIntervalsReplaceH) {
   });
 }
 
+TEST(LayerSync, TheCallersIntervalsAreNoShorterThanAnExchangeBehindThem) {
+  RunReplicas({1, 2}, FourLayers(), [](Replica& r) {
+    EditOptions options = Weighed();
+    options.local_sgd_sync_interval = EditOptions().local_sgd_sync_interval;
+    options.overlap_steps = 3;
+    options.interval_schedule = [](void*, int64_t exchanges, int64_t) {
+      return exchanges == 0 ? 4.0 : exchanges == 1 ? 3.0 : 2.0;
+    };
+    r.Edit(options);
+    for (int step = 0; step < 8; ++step) {  // exchanges begin at steps 4 and 7
+      r.Forward();
+      r.EndStep();
+      r.MeetAll();
+    }
+    const absl::Status status = r.edit().BeginForward(true, true).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("interval_schedule: 2 steps after 2 exchanges; expected an integer of at "
+                          "least 3, overlap_steps"));
+    r.MeetAll();
+  });
+}
+
 TEST(LayerSync, TheCallersTimesReplaceTau) {
   RunReplicas({1, 2}, FourLayers(), [](Replica& r) {
     FakeClock clock;

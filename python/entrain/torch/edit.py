@@ -79,6 +79,7 @@ class EDiT:
                   of the model's parameters): lambda outer: CosineAnnealingLR(outer, 100). It steps with the outer optimizer, so
                   its unit is exchanges. Its rates follow from the number of the outer step alone, also after a load and on a
                   newcomer. For other rules see outer_schedule and interval_schedule of EditConfig
+    min_replicas  with on_loss="finish": with fewer replicas the next step raises FailedPrecondition, instead of going on
     comm          all processes; None: Comm.from_env(), which close() then closes. The first M ranks are replica 0 and so on
     mesh          a Mesh over `comm` for a model that is also split by tensor or pipeline stage; the caller closes it. All
                   stages have the same number of layers, and layer l of all stages is judged and weighted as one. With
@@ -111,12 +112,16 @@ class EDiT:
                  comm: Optional[Comm] = None, mesh: Optional[Mesh] = None, replicated: Iterable[nn.Parameter] = (),
                  layers: Optional[Sequence[nn.Module]] = None, staging: Optional[bool] = None, preset: Optional[str] = None,
                  join: Optional[float] = None, outer_scheduler: Optional[OuterScheduler] = None,
-                 **options: "Unpack[TorchKeywords]") -> None:
+                 min_replicas: int = 1, **options: "Unpack[TorchKeywords]") -> None:
         settings, given = config_of(config, options)
         if mesh is not None and comm is None:
             raise invalid("EDiT", "a mesh without comm, the communicator that it was made of")
         if comm is not None and not comm._owned:
             raise invalid("EDiT", "comm belongs to a mesh and ends with it; give the communicator that the mesh was made of")
+        if min_replicas > 1 and settings.on_loss != "finish":
+            raise invalid("EDiT", f"min_replicas is {min_replicas}, and on_loss is {settings.on_loss!r}, with which a loss ends the run "
+                                  "whatever their number; set on_loss=\"finish\", or leave it out")
+        self._min_replicas = min_replicas
         refuse_fsdp1("EDiT", model)
         self.model = model
         self.optimizer = optimizer
@@ -351,8 +356,12 @@ class EDiT:
             self._edit.wish(checkpoint=True)
         self._stream.note()
         self._fetched = False
-        if self._reports.wanted:
-            self._reports.see(self._edit.info())
+        if self._reports.wanted or self._min_replicas > 1:
+            info = self._edit.info()
+            self._reports.see(info)
+            if info.replicas < self._min_replicas:
+                raise _misplaced(f"{info.replicas} replicas are left at step {info.steps}, and min_replicas is {self._min_replicas}. Start "
+                                 "the job again from its last checkpoint (resume), or let replicas join (admit=\"exchange\") and allow fewer")
         with span("begin"):
             syncing = self._exchanged = self._edit.begin_forward()
         if self._merges:
@@ -394,7 +403,8 @@ class EDiT:
                 when = "after warm-up, " if self._anchors_at else ""
                 raise _misplaced(f"replicas differ {when}at step {self._anchors_at}, where EDiT makes their anchors: the parameter "
                                  f"{differs[0]} has other values on replica {differs[1]} than on replica 0. Was it changed on some "
-                                 "replicas after EDiT was made (load_state_dict), or do gradients go past EDiT (an optimizer inside the backward pass)?")
+                                 "replicas after EDiT was made (load_state_dict), or do gradients go past EDiT (an optimizer inside the "
+                                 "backward pass)?")
 
     def _check_equal_steps(self) -> None:
         """Warns once if all replicas had moved by the same length in every layer at the last exchange."""
@@ -865,12 +875,13 @@ class AEDiT(EDiT):
                  comm: Optional[Comm] = None, mesh: Optional[Mesh] = None, replicated: Iterable[nn.Parameter] = (),
                  layers: Optional[Sequence[nn.Module]] = None, staging: Optional[bool] = None, preset: Optional[str] = None,
                  join: Optional[float] = None, outer_scheduler: Optional[OuterScheduler] = None,
-                 **options: "Unpack[TorchKeywords]") -> None:
+                 min_replicas: int = 1, **options: "Unpack[TorchKeywords]") -> None:
         if not options.get("use_async", True):
             raise invalid("AEDiT", "use_async is false; take EDiT")
         options["use_async"] = True
         super().__init__(model, optimizer, config, comm=comm, mesh=mesh, replicated=replicated, layers=layers,
-                         staging=staging, preset=preset, join=join, outer_scheduler=outer_scheduler, **options)
+                         staging=staging, preset=preset, join=join, outer_scheduler=outer_scheduler,
+                         min_replicas=min_replicas, **options)
 
 
 class DiLoCo(EDiT):

@@ -112,3 +112,22 @@ def test_a_loss_is_a_warning(caplog):
         edit.close()
     ranks(3, body)
     assert sum(record.levelno == logging.WARNING and record.getMessage().startswith("EDiT: ") for record in caplog.records) == 2
+
+
+def test_too_few_replicas_are_an_error():
+    def body(comm):
+        torch.manual_seed(0)
+        model = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with pytest.raises(entrain.InvalidArgument, match='min_replicas is 2, and on_loss is \'fail\''):
+            entrain.torch.EDiT(model, optimizer, comm=comm, preset="edit", min_replicas=2)
+        edit = entrain.torch.EDiT(model, optimizer, comm=comm, preset="edit", local_sgd_sync_interval=2, on_loss="finish",
+                                  min_replicas=3)
+        train(comm, model, optimizer, 3)
+        if comm.rank == 2:
+            edit.comm.abort("gone")
+            return
+        with pytest.raises(entrain.FailedPrecondition, match="2 replicas are left at step .*, and min_replicas is 3"):
+            train(comm, model, optimizer, 6)
+        edit.close()
+    ranks(3, body)
