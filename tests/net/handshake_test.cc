@@ -1,5 +1,6 @@
 #include "lib/net/handshake.h"
 
+#include <cstdlib>
 #include <random>
 #include <string>
 #include <vector>
@@ -7,6 +8,7 @@
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -228,6 +230,21 @@ TEST(RandomBytes, DifferEachTime) {
   RandomBytes(a.data(), a.size());
   RandomBytes(b.data(), b.size());
   EXPECT_NE(a, b);
+}
+
+// A store's thread may still compute proofs while its process ends. Functions that are registered
+// before the first use of OpenSSL run after those that OpenSSL registers.
+TEST(HandshakeDeathTest, OpenSslIsThereUntilTheProcessHasEnded) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        std::atexit([] { _exit(DeriveKey("a key", "a use").ok() ? 0 : 3); });
+        if (!DeriveKey("a key", "a use").ok()) {
+          _exit(4);
+        }
+        std::exit(5);  // the function above ends with another number
+      },
+      testing::ExitedWithCode(0), "");
 }
 
 }  // namespace
