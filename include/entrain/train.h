@@ -733,8 +733,11 @@ ENTRAIN_API entrain_status_t entrain_edit_create(entrain_mesh_t* mesh, const ent
  * - PEER_LOST if the store cannot be reached. */
 ENTRAIN_API entrain_status_t entrain_edit_join(entrain_mesh_t* mesh, const entrain_edit_config_t* config,
                                                int64_t wait_ns, entrain_edit_t** edit);
-/* Frees the object. Ends an exchange in progress, on all ranks. Waits for a running outer step of the caller, at most 1
- * s. The step may not return within this time, for example because it waits for a lock that the caller of this function
+/* Frees the object. With overlap_steps, the other ranks need this rank's part of a round in progress, so the function
+ * waits for its end, at most 10 s, or 1 s if the caller has an outer_step or outer_schedule. So ranks that each make the
+ * same number of steps may destroy their objects at different times. Then ends an exchange in progress, on all ranks
+ * (ABORTED there): a round that has not ended, and at once an exchange for whose layers the caller has not waited.
+ * entrain_comm_abort ends all at once. Waits for a running outer step of the caller, at most 1 s. The step may not return within this time, for example because it waits for a lock that the caller of this function
  * holds. Then the step continues on a thread of the library, and the library logs a warning. The object that outer_user
  * points to must stay valid until the step returns. The library keeps the arrays of the step until it returns. */
 ENTRAIN_API void entrain_edit_destroy(entrain_edit_t* edit);

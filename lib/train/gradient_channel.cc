@@ -17,9 +17,6 @@ namespace entrain {
 
 namespace {
 
-// The destruction of a channel waits at most this long for a round under way.
-constexpr int64_t kLastRoundNs = 10 * kSecond;
-
 // Returns the options, with the time limit of a call filled in.
 ChannelOptions WithLimit(const ChannelOptions& options, const Communicator& comm) {
   ChannelOptions known = options;
@@ -94,13 +91,13 @@ GradientChannel::GradientChannel(std::shared_ptr<Communicator> comm, const Chann
           },
           [this](absl::string_view name) { round_.ranks().comm()->NoteFunction(this, name); }) {}
 
-// A round under way ends first. Otherwise a rank that leaves a loop of N steps would fail the round
-// that slower ranks still need for their own step N.
+// A round under way ends first (WorkerThread::kLastRoundNs).
 void GradientChannel::Free(GradientChannel* channel) {
   WorkerThread& worker = channel->jobs_.worker();
   const bool calls_back =
       channel->options_.step != nullptr || channel->options_.schedule != nullptr;
-  const Deadline until = Deadline::After(calls_back ? WorkerThread::kReportNs : kLastRoundNs);
+  const Deadline until =
+      Deadline::After(calls_back ? WorkerThread::kReportNs : WorkerThread::kLastRoundNs);
   channel->jobs_.AwaitUntil(until).IgnoreError();
   if (channel->jobs_.IsUnderWay()) {
     channel->round_.ranks().Abort("acco: destroyed during a round");

@@ -5,6 +5,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 
 #include "lib/base/status.h"
 #include "lib/comm/agree.h"
@@ -278,10 +280,24 @@ absl::Status LayerSync::StartOnDevice() {
   return absl::OkStatus();
 }
 
+// Lets rounds behind the caller's steps end (WorkerThread::kLastRoundNs). A round that the caller has
+// not waited for is of no use to it, but it is to the other ranks.
+void LayerSync::AwaitRoundsBehind() {
+  const bool calls_back = options_.outer_step != nullptr || options_.outer_schedule != nullptr;
+  const auto over = std::make_shared<absl::Notification>();
+  worker_->WhenDone(worker_->last(), [over](const absl::Status&) { over->Notify(); });
+  over->WaitForNotificationWithTimeout(
+      absl::Nanoseconds(calls_back ? WorkerThread::kReportNs : WorkerThread::kLastRoundNs));
+}
+
 void LayerSync::Free(LayerSync* edit) {
   if (!edit->state_.has_value()) {  // Start has failed
     delete edit;
     return;
+  }
+  if (edit->gates_->FirstPending() < 0 && !edit->behind_.AllArrived() &&
+      edit->error_.status().ok()) {
+    edit->AwaitRoundsBehind();
   }
   if (edit->gates_->FirstPending() >= 0 || !edit->behind_.AllArrived()) {
     edit->runner_->Fail(absl::AbortedError("edit: destroyed during an exchange"));

@@ -157,6 +157,7 @@ class LayerSync final {
             std::unique_ptr<DeviceRoom> room);
   ~LayerSync() = default;
   static void Free(LayerSync* edit);
+  void AwaitRoundsBehind();
   static absl::StatusOr<std::shared_ptr<LayerSync>> Make(std::shared_ptr<Mesh> mesh,
                                                          std::shared_ptr<LayerShards> shards,
                                                          const EditOptions& options,

@@ -42,6 +42,10 @@ class WorkerThread {
   using Job = absl::AnyInvocable<absl::Status()>;
 
   static constexpr int64_t kReportNs = kSecond;
+  // The destruction of an object waits at most this long for a round under way, which other ranks
+  // need for the last of as many steps as this rank has made. With functions of the caller, which
+  // may wait for the destroying thread, it waits kReportNs.
+  static constexpr int64_t kLastRoundNs = 10 * kSecond;
 
   // The first job starts the thread.
   //

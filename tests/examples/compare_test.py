@@ -3,10 +3,12 @@ and the error lines for bad usage. The program in place of entrain-train only pr
 
 import json
 import math
+import os
 import pathlib
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "examples"))
 import compare  # noqa: E402  (the path comes first)
@@ -121,6 +123,11 @@ class Tables(unittest.TestCase):
 
 class Plans(unittest.TestCase):
     def setUp(self):
+        # A variable of the library is an input of a run.
+        others = {key: value for key, value in os.environ.items() if not key.startswith("ENTRAIN_")}
+        environment = unittest.mock.patch.dict(os.environ, others, clear=True)
+        environment.start()
+        self.addCleanup(environment.stop)
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.top = pathlib.Path(folder.name)

@@ -629,6 +629,30 @@ TEST(LayerSync, ParametersThatCannotBeFetchedAreAnErrorOfAllRanks) {
   });
 }
 
+// Ranks that make the same number of steps leave when they are ready, also with a round behind them.
+TEST(LayerSync, DestroyingOneLetsTheRoundBehindEnd) {
+  for (const int32_t fragments : {1, 2}) {
+    for (const int overlap : {1, 2}) {
+      RunReplicas({1, 2}, FourLayers(), [&](Replica& r) {
+        EditOptions options = Weighed();
+        options.local_sgd_sync_interval = 2;
+        options.overlap_steps = overlap;
+        options.fragments = fragments;
+        r.Edit(options);
+        for (int step = 0; step < 5; ++step) {  // a round begins at step 4
+          if (step == 4 && r.replica() == 1) {  // the other one destroys its object meanwhile
+            std::this_thread::sleep_for(std::chrono::milliseconds(100));
+          }
+          r.Forward();
+          r.EndStep();
+        }
+        r.DestroyEdit();
+        r.MeetAll();
+      });
+    }
+  }
+}
+
 // ---- Schedules of the caller -------------------------------------------------------------------
 
 double RateOf(int layer, int64_t step) {

@@ -71,6 +71,8 @@ def scheduled(settings: EditConfig, make: OuterScheduler) -> EditConfig:
     """Returns the options with the rates of a scheduler of torch for the outer optimizer."""
     if settings.outer_schedule is not None:
         raise invalid("EDiT", "both outer_scheduler and outer_schedule are given")
+    if settings.outer_optimizer == "none":
+        raise invalid("EDiT", "outer_scheduler without an outer optimizer; set outer_optimizer or outer_optim_class, or a preset that has one")
     if isinstance(settings.outer_step, TorchOuter):
         settings.outer_step.schedule(make)
         return settings

@@ -147,6 +147,7 @@ class ACCO:
             self._host.copy_(self._flat)
         self._channel = Channel(self.comm, self._host, optim, **settings)
         self._reports = Reports("ACCO", "rounds", "commits", self._channel.losses)
+        self._reports.see(self._channel.info())
         self._store()
         # Gradients are in the library's memory, which lives as long as the channel, so the hooks are removed first.
         kind = settings.get("grads_dtype") or ("f32" if params[0].dtype == torch.float32 else "bf16")

@@ -79,6 +79,7 @@ def test_figures_of_rounds(caplog):
             acco.step(4)
         acco.close()
         assert [figures["rounds"] for figures in rows] == sorted({figures["rounds"] for figures in rows})
+        assert rows[0]["rounds"] == 1
         assert rows[-1]["commits"] == 6 and rows[-1]["bytes_sent"] > 0
     ranks(2, body)
 

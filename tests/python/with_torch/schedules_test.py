@@ -139,6 +139,7 @@ def test_a_schedule_that_raises_is_the_cause_of_the_error():
     (dict(outer_scheduler=lambda outer: None), "outer_scheduler makes NoneType"),
     (dict(outer_scheduler=CosineAnnealingLR(torch.optim.SGD([nn.Parameter(torch.zeros(1))]), 4)), "has an optimizer already"),
     (dict(outer_scheduler=SCHEDULERS["linear"], outer_schedule=lambda *_: (1, 0)), "both outer_scheduler and outer_schedule"),
+    (dict(outer_scheduler=SCHEDULERS["linear"], outer_optimizer="none"), "outer_scheduler without an outer optimizer"),
     (dict(outer_schedule=lambda *_: (1, 0), outer_optimizer="none"), "outer_schedule: a function needs an outer_optimizer"),
     (dict(interval_schedule=lambda *_: 2, local_sgd_sync_interval=3), "interval_schedule: a function with local_sgd_sync_interval"),
 ])
