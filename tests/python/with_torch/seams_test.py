@@ -48,6 +48,13 @@ def train(m, optimizer, micro=lambda step: 1, forward=lambda m, x: m(x), before=
         optimizer.step()
 
 
+def body(m, x):  # what the forward pass does, by its parts
+    x = m.embed(x)
+    for block in m.blocks:
+        x = x + block(x)
+    return m.head(x)
+
+
 def close(m, other):
     torch.testing.assert_close(flat(m), flat(other), rtol=1e-3, atol=1e-4)
 """
@@ -72,13 +79,6 @@ same_everywhere(comm, flat(model))
 
 def test_a_closure_without_the_forward_pass_sees_the_exchanged_parameters():
     run(LOOP + """
-def method(m, x):
-    x = m.embed(x)
-    for block in m.blocks:
-        x = x + block(x)
-    return m.head(x)
-
-
 model = build()
 optimizer = make(model)
 edit = entrain.torch.EDiT(model, optimizer, comm=comm, local_sgd_sync_interval=H)
@@ -88,13 +88,13 @@ for step in range(T):
         assert not edit._pending[root], f"step {step}: embed and head are still being exchanged"
         optimizer.zero_grad()
         x, y = batch(comm.rank, 10 * step)
-        loss = nn.functional.mse_loss(method(model, x), y)
+        loss = nn.functional.mse_loss(body(model, x), y)
         loss.backward()
         return loss
     optimizer.step(closure)
 edit.synchronize()
 assert edit.info.steps == T and edit.info.syncs == 3
-close(model, reference(forward=method))
+close(model, reference(forward=body))
 same_everywhere(comm, flat(model))
 """, 2)
 
@@ -119,13 +119,6 @@ same_everywhere(comm, flat(model))
 @pytest.mark.parametrize("way", ["eval", "method", "part", "begin_step"])
 def test_steps_without_a_forward_pass_of_the_model_in_training_mode(way, warm):
     run(LOOP + """
-def body(m, x):
-    x = m.embed(x)
-    for block in m.blocks:
-        x = x + block(x)
-    return m.head(x)
-
-
 model = build()
 optimizer = make(model)
 edit = entrain.torch.EDiT(model, optimizer, comm=comm, local_sgd_sync_interval=H, local_sgd_warmup_steps=warm)
