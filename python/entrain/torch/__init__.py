@@ -6,9 +6,10 @@ torch.distributed. Importing this package registers the back end:
 """
 from . import optim
 from .acco import ACCO
+from .checkpoints import Checkpoints
 from .edit import AEDiT, DiLoCo, EDiT
 from .process_group import ProcessGroup, register
 
 register()
 
-__all__ = ["ACCO", "AEDiT", "DiLoCo", "EDiT", "ProcessGroup", "optim"]
+__all__ = ["ACCO", "AEDiT", "Checkpoints", "DiLoCo", "EDiT", "ProcessGroup", "optim"]

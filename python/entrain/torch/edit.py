@@ -22,11 +22,12 @@ from torch import Tensor, nn
 from ..checkpoints import check_keep, remove_old_checkpoints, resume_from
 from ..comm import Comm
 from .._library import lib
-from ..errors import ErrorRecord, FailedPrecondition, invalid
+from ..errors import Error, ErrorRecord, FailedPrecondition, invalid
 from ..train import EDiT as Engine
 from ..train import EditConfig, EditInfo, Mesh, Shard, with_preset
 from ..training import State, StateEntry
 from ._gradients import GradientMean
+from ._joining import HandOver
 from ._layers import Stream, device_of, dtype_of, is_dtensor, is_fsdp, layers_of, like, local_of, sharding_of, tensor_of
 from ._options import TorchKeywords, config_of, scheduled
 from ._outer import OuterScheduler, TorchOuter
@@ -96,10 +97,14 @@ class EDiT:
     staging       True: such a twin also for parameters on the CPU; None: on accelerators only
     join          seconds. This replica joins replicas that train with admit="exchange", for example when it is started
                   again after a loss. The constructor waits until they take it in, at most so long, and the parameters
-                  become theirs; `info.steps` says at which step they are. The optimizer starts anew. Nobody sends frozen
-                  parameters: give the model the ones that the others have; a replica with others is refused. Buffers stay as
-                  they are. `comm` and `mesh` then have the processes of this replica alone; with comm None this process is a
-                  replica
+                  become theirs; `info.steps` says at which step they are. At its first exchange it also gets the buffers of a
+                  member, and what hand_over names. Nobody sends frozen parameters: give the model the ones that the others have;
+                  a replica with others is refused. `comm` and `mesh` then have the processes of this replica alone; with comm
+                  None this process is a replica
+    hand_over     with admit: objects with state_dict and load_state_dict, by name, the same on all replicas: {"optimizer":
+                  optimizer, "scheduler": scheduler}. A newcomer loads what a member has, at its first exchange, where both wait
+                  for it; until then its optimizer is cold. None: its optimizer begins anew, also then. Not with overlap_steps,
+                  quorum or round_deadline, with which newcomers keep their buffers, too
 
     Thread safety: one thread at a time. The forward pass raises failures of other ranks as entrain.Error. Code that
     rewrites parameters must write into them (`param.copy_`, load_state_dict without assign); .to() and .data after
@@ -111,8 +116,8 @@ class EDiT:
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, config: Optional[EditConfig] = None, *,
                  comm: Optional[Comm] = None, mesh: Optional[Mesh] = None, replicated: Iterable[nn.Parameter] = (),
                  layers: Optional[Sequence[nn.Module]] = None, staging: Optional[bool] = None, preset: Optional[str] = None,
-                 join: Optional[float] = None, outer_scheduler: Optional[OuterScheduler] = None,
-                 min_replicas: int = 1, **options: "Unpack[TorchKeywords]") -> None:
+                 join: Optional[float] = None, hand_over: Optional[Mapping[str, Any]] = None,
+                 outer_scheduler: Optional[OuterScheduler] = None, min_replicas: int = 1, **options: "Unpack[TorchKeywords]") -> None:
         settings, given = config_of(config, options)
         if mesh is not None and comm is None:
             raise invalid("EDiT", "a mesh without comm, the communicator that it was made of")
@@ -121,6 +126,9 @@ class EDiT:
         if min_replicas > 1 and settings.on_loss != "finish":
             raise invalid("EDiT", f"min_replicas is {min_replicas}, and on_loss is {settings.on_loss!r}, with which a loss ends the run "
                                   "whatever their number; set on_loss=\"finish\", or leave it out")
+        if hand_over is not None and (settings.admit == "none" or settings.overlap_steps or settings.quorum or settings.round_deadline):
+            raise invalid("EDiT", "hand_over needs admit=\"exchange\", and exchanges for which all replicas wait: neither overlap_steps nor "
+                                  "quorum nor round_deadline")
         self._min_replicas = min_replicas
         refuse_fsdp1("EDiT", model)
         self.model = model
@@ -171,11 +179,16 @@ class EDiT:
                             fetch=self._fetch if self._staging else None)
         if join is not None:  # they are the others' now
             self._store()
+        self._joined = self._joining = join is not None  # _joining: until its first exchange
+        self._joins = self._edit.info().joins  # that have met this replica
         self._reports = Reports(type(self).__name__, "syncs", "steps", self._edit.losses)
         #: This process's replica.
         self.replica = self._edit.info().replica
         self._async, self._overlaps = settings.use_async, bool(settings.overlap_steps)
-        self._merges = self._overlaps or settings.quorum > 0 or settings.round_deadline > 0
+        self._closes_early = settings.quorum > 0 or settings.round_deadline > 0
+        self._merges = self._overlaps or self._closes_early
+        self._admits = settings.admit != "none"
+        self._hand_over = HandOver(type(self).__name__, model, hand_over, settings.admit_store, self._mesh.comm("model").rank)
         self._has_anchors = settings.outer_optimizer != "none" or settings.reducer != "none"
         self._anchors_at = settings.local_sgd_warmup_steps
         self._compared = join is not None  # replicas were equal when the anchors were made
@@ -362,6 +375,7 @@ class EDiT:
             if info.replicas < self._min_replicas:
                 raise _misplaced(f"{info.replicas} replicas are left at step {info.steps}, and min_replicas is {self._min_replicas}. Start "
                                  "the job again from its last checkpoint (resume), or let replicas join (admit=\"exchange\") and allow fewer")
+        met = self._edit.info().rendezvous
         with span("begin"):
             syncing = self._exchanged = self._edit.begin_forward()
         if self._merges:
@@ -382,6 +396,21 @@ class EDiT:
             self._pending = [True] * len(self._layers)
             self._exchanging = True
             self._wishes_checkpoint = False
+            if self._admits and not self._merges:
+                self._meet_newcomers(met)
+
+    def _meet_newcomers(self, met: int) -> None:
+        """Hands the state over if this is the first exchange of a newcomer. `met`: the number of rendezvous before it."""
+        for index in range(len(self._layers)):
+            if self._edit.info().rendezvous > met:
+                break
+            self._wait(index)  # the rendezvous comes before the first layer that takes part
+        info = self._edit.info()
+        if (self._joining or info.joins > self._joins) and not any(self._leaves(replica) for replica in range(info.most_replicas)):
+            self._wait_all()
+            self._hand_over.meet(lambda values: self._edit.reduce(values).values, self.replica, info.most_replicas, self._joining)
+            self._joining = False
+        self._joins = info.joins
 
     def _check_trained(self, params: Iterable[Tuple[str, Tensor]]) -> None:
         """Refuses parameters that require gradients and are in no layer: replicas would drift apart."""
@@ -840,8 +869,11 @@ class EDiT:
     # ---- ending --------------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Removes the hooks and frees the library's objects. The model keeps its parameters. A second call does
-        nothing. If only some ranks call it, the next exchange of the other ranks fails."""
+        """Removes the hooks and frees the library's objects. The model keeps its parameters. First waits for an exchange that has
+        begun, because the other ranks need this rank's part of it (not at the end of a `with` block that an error leaves). A second
+        call does nothing. If only some ranks call it, the next exchange of the other ranks fails."""
+        with contextlib.suppress(Error):
+            self._wait_all()
         if self._hooks and self._reports.wanted:
             self._reports.see(self._edit.info())
         for hook in self._hooks:
@@ -862,6 +894,7 @@ class EDiT:
         return self
 
     def __exit__(self, kind: Optional[Type[BaseException]], value: Optional[BaseException], trace: Any) -> None:
+        self._exchanging = self._exchanging and kind is None
         self.close()
 
 
@@ -874,13 +907,13 @@ class AEDiT(EDiT):
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, config: Optional[EditConfig] = None, *,
                  comm: Optional[Comm] = None, mesh: Optional[Mesh] = None, replicated: Iterable[nn.Parameter] = (),
                  layers: Optional[Sequence[nn.Module]] = None, staging: Optional[bool] = None, preset: Optional[str] = None,
-                 join: Optional[float] = None, outer_scheduler: Optional[OuterScheduler] = None,
-                 min_replicas: int = 1, **options: "Unpack[TorchKeywords]") -> None:
+                 join: Optional[float] = None, hand_over: Optional[Mapping[str, Any]] = None,
+                 outer_scheduler: Optional[OuterScheduler] = None, min_replicas: int = 1, **options: "Unpack[TorchKeywords]") -> None:
         if not options.get("use_async", True):
             raise invalid("AEDiT", "use_async is false; take EDiT")
         options["use_async"] = True
         super().__init__(model, optimizer, config, comm=comm, mesh=mesh, replicated=replicated, layers=layers,
-                         staging=staging, preset=preset, join=join, outer_scheduler=outer_scheduler,
+                         staging=staging, preset=preset, join=join, hand_over=hand_over, outer_scheduler=outer_scheduler,
                          min_replicas=min_replicas, **options)
 
 

@@ -81,6 +81,68 @@ def test_a_replica_that_is_started_again_joins(method, meeting, tmp_path):
         assert int(last[0].split()[2]) > int(last[1].split()[2]) > 0, last
 
 
+HANDED = """
+number, restarts = int(sys.argv[1]), int(os.environ["ENTRAIN_RESTARTS"])
+torch.manual_seed(10 * number + restarts)
+model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.9)
+told = []
+warnings.showwarning = lambda message, *unused: told.append(str(message))
+handed = dict(optimizer=optimizer, scheduler=scheduler)
+if sys.argv[2] == "other names" and restarts:
+    del handed["scheduler"]
+edit = entrain.torch.EDiT(model, optimizer, preset="diloco", local_sgd_sync_interval=4, on_loss="finish", admit="exchange",
+                          join=30 if restarts else None, hand_over=handed, most_replicas=3)
+if restarts:
+    assert edit.info.steps > 0
+begun, met = edit.info.steps, edit.info.joins
+while edit.info.steps < 400:
+    optimizer.zero_grad()
+    loss_of(model, edit.replica, edit.info.steps).backward()
+    if restarts and edit.info.syncs and not met:
+        met = True
+    optimizer.step()
+    scheduler.step()
+    if restarts and begun is not None and not edit._joining:
+        # The first exchange is over: the optimizer and the scheduler have made the steps of a member, not those of this process.
+        states = [state["step"].item() for state in optimizer.state.values()]
+        assert min(states) == edit.info.steps, (states, edit.info.steps, begun, told)
+        assert scheduler.last_epoch == edit.info.steps and model[1].num_batches_tracked.item() == edit.info.steps, told
+        begun = None
+    if edit.info.steps == 40 and number == 1 and not restarts:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.05 if edit.replicas < 2 else 0.002)  # the other process starts meanwhile
+assert not restarts or begun is None
+edit.synchronize()
+print("ended", told, flush=True)
+"""
+
+
+@pytest.mark.parametrize("form", ["store", "address", "other names"])
+def test_a_newcomer_gets_the_states_of_a_member(form, tmp_path):
+    where = free_address() if form == "address" else {"ENTRAIN_STORE": f"file:{tmp_path}/store"}
+
+    def start(rank, restarts):
+        process = Process("import os, signal, sys, time, warnings\n" + MODEL + HANDED, rank, form, environment={
+            "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2", "ENTRAIN_TIMEOUT": "40s",
+            "ENTRAIN_RESTARTS": str(restarts), **where})
+        process.read()
+        return process
+
+    first, killed = start(0, 0), start(1, 0)
+    killed.communicate(40)
+    assert killed.returncode == -signal.SIGKILL, killed.text
+    again = start(1, 1)
+    ended = [process.communicate(60)[0] for process in (first, again)]
+    if form == "other names":
+        assert again.returncode != 0 and "hand_over has ['optimizer'] here, and ['optimizer', 'scheduler']" in ended[1], ended
+        assert first.returncode == 0, ended
+    else:
+        assert [process.returncode for process in (first, again)] == [0, 0], "\n".join(ended)
+        assert [text.splitlines()[-1] for text in ended] == ["ended []"] * 2, ended
+
+
 FROZEN = """
 number, frozen, steps = int(sys.argv[1]), float(sys.argv[2]), 0
 torch.manual_seed(number)

@@ -1,0 +1,121 @@
+"""What replicas hand to one that joins them, beside what the library sends: buffers, and states of the program's choice."""
+from __future__ import annotations
+
+import contextlib
+import io
+import random
+import warnings
+from typing import Any, Callable, Dict, List, Mapping, Optional
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..comm import Comm
+from ..errors import Error, invalid
+from ..store import Store
+from ._layers import is_dtensor, like, local_of
+
+
+_WAIT = 60.0  # seconds for the meeting, and for each piece of the state
+_PIECE = 16 << 20
+
+
+class HandOver:
+    """states     objects with state_dict and load_state_dict, by name
+    store      where a member and a newcomer meet; None: that of the launcher
+    position   this rank's number within its replica"""
+
+    def __init__(self, call: str, model: nn.Module, states: Optional[Mapping[str, Any]], store: Optional[Store], position: int) -> None:
+        self._call, self._model, self._store, self._position = call, model, store, position
+        self._states = check_states(call, "hand_over", states)
+
+    def meet(self, reduce: Callable[[List[float]], List[float]], replica: int, most: int, joining: bool) -> None:
+        """Must be called by all ranks at the first exchange of newcomers, when it is over. `joining`: this rank's replica is one. Each
+        newcomer gets the state from a member; the other members do not wait. If that fails, the newcomer goes on without it."""
+        values = [0.0] * (2 * most)
+        if not joining:
+            values[replica] = 1
+        elif self._position == 0:
+            values[most + replica] = random.SystemRandom().randrange(1, 1 << 32)  # no two meetings in a store have one name
+        values = reduce(values)
+        members = [number for number in range(most) if values[number] > 0]
+        newcomers = [number for number in range(most) if values[most + number] > 0]
+        for index, newcomer in enumerate(newcomers if members else ()):
+            member = members[index % len(members)]
+            if replica in (member, newcomer):
+                try:
+                    self._pass_on(f"hand over {int(values[most + newcomer]):x} {self._position}", gives=replica == member)
+                except Error as error:
+                    warnings.warn(f"{self._call}: replica {newcomer} joins without the state of replica {member}: its inner optimizer and "
+                                  f"its buffers begin anew ({error})", stacklevel=2)
+
+    def _pass_on(self, name: str, gives: bool) -> None:
+        data = np.frombuffer(self._bytes(), np.uint8).copy() if gives else np.empty(0, np.uint8)
+        with Store.open("env:") if self._store is None else contextlib.nullcontext(self._store) as store:
+            comm = Comm.create(store, 0 if gives else 1, 2, name=name, timeout=_WAIT)
+        with comm:
+            length = np.array([data.size])
+            comm.broadcast(length, root=0)
+            if not gives:
+                data = np.empty(int(length[0]), np.uint8)
+            for first in range(0, data.size, _PIECE):
+                comm.broadcast(data[first:first + _PIECE], root=0)
+        if not gives:
+            self._take(torch.load(io.BytesIO(data.tobytes()), map_location="cpu", weights_only=True))
+
+    def _bytes(self) -> bytes:
+        file = io.BytesIO()
+        torch.save({"states": states_of(self._states), "buffers": dict(self._model.named_buffers())}, file)
+        return file.getvalue()
+
+    def _take(self, found: Mapping[str, Any]) -> None:
+        if set(found["states"]) != set(self._states):
+            raise invalid(self._call, f"hand_over has {sorted(self._states)} here, and {sorted(found['states'])} on the replicas that this "
+                                      "one joins")
+        give_states(self._states, found["states"])
+        give_buffers(self._model, found["buffers"])
+
+
+def check_states(call: str, argument: str, states: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
+    found = dict(states or {})
+    for name, one in found.items():
+        if not (callable(getattr(one, "state_dict", None)) and callable(getattr(one, "load_state_dict", None))):
+            raise invalid(call, f"{argument}: {name} is {one!r}; expected an object with state_dict and load_state_dict")
+    return found
+
+
+def states_of(states: Mapping[str, Any]) -> Dict[str, Any]:
+    """Returns the states with this rank's parts of the tensors that fully_shard has divided."""
+    return {name: _local(one.state_dict()) for name, one in states.items()}
+
+
+def give_states(states: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    for name, one in states.items():
+        if isinstance(one, torch.optim.Optimizer):
+            _divide(one, found[name])
+        one.load_state_dict(found[name])
+
+
+@torch.no_grad()
+def give_buffers(model: nn.Module, found: Mapping[str, Tensor]) -> None:
+    for name, buffer in model.named_buffers():
+        if name in found:
+            buffer.copy_(found[name])
+
+
+def _local(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return local_of(value.detach())
+    if isinstance(value, dict):
+        return {key: _local(one) for key, one in value.items()}
+    return [_local(one) for one in value] if isinstance(value, list) else value
+
+
+def _divide(optimizer: torch.optim.Optimizer, state: Dict[str, Any]) -> None:
+    """Makes DTensors of the state of parameters that are DTensors."""
+    for group, saved in zip(optimizer.param_groups, state["param_groups"]):
+        for param, key in zip(group["params"], saved["params"]):
+            for name, value in state["state"].get(key, {}).items():
+                if is_dtensor(param) and isinstance(value, Tensor) and value.dim() and value.shape == local_of(param).shape:
+                    state["state"][key][name] = like(value, param)
