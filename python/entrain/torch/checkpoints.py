@@ -52,8 +52,8 @@ class Checkpoints:
     def __init__(self, edit: EDiT, directory: "str | os.PathLike[str]", *, every: int = 0, keep: Optional[int] = None,
                  states: Optional[Mapping[str, Any]] = None, data: Optional[Mapping[str, Any]] = None, overwrite: bool = False) -> None:
         if not isinstance(edit, EDiT):
-            raise invalid("Checkpoints", f"the first argument is {type(edit).__name__}; expected an EDiT object (ACCO.save may be called at "
-                                         "any commit; for its own states see ACCO.channel.add_state)")
+            raise invalid("Checkpoints", f"the first argument is {type(edit).__name__}; expected an EDiT object (ACCO.save may be called "
+                                         "at any commit; for its own states see ACCO.channel.add_state)")
         if every < 0:
             raise invalid("Checkpoints", f"every is {every}; expected 0 or more")
         check_keep("Checkpoints", keep)
@@ -149,17 +149,18 @@ class Checkpoints:
         edit = self._edit
         earlier = len(checkpoints_in(self._directory)) if first and not self._continues else 0
         # With A-EDiT each replica has made another number of steps.
-        steps, token, earlier = map(int, total([edit.info.steps, random.SystemRandom().randrange(1, 1 << 32), earlier] if first else [0] * 3))
+        mine = [edit.info.steps, random.SystemRandom().randrange(1, 1 << 32), earlier]
+        steps, token, earlier = map(int, total(mine if first else [0, 0, 0]))
         if earlier and not self._overwrite:
-            raise _misplaced(f"save: {self._directory} has {earlier} checkpoints of an earlier run; call resume before the first step, take "
-                             "another directory, or set overwrite=True")
+            raise _misplaced(f"save: {self._directory} has {earlier} checkpoints of an earlier run; call resume before the first step, "
+                             "take another directory, or set overwrite=True")
         name = f"step-{steps:08d}"
         self._stamp[:2] = token, self._model.size
         path = self._path(name, edit.replica * self._model.size + self._model.rank)
 
         def write() -> None:
-            state: Dict[str, Any] = {"states": states_of(self._states), "data": states_of(self._data), "buffers": dict(edit.model.named_buffers()),
-                     "random": _random_states(self._device())}
+            state: Dict[str, Any] = {"states": states_of(self._states), "data": states_of(self._data),
+                                     "buffers": dict(edit.model.named_buffers()), "random": _random_states(self._device())}
             if edit.info.in_warmup:
                 state["parameters"] = [layer.flat for layer in edit._layers]
             os.makedirs(self._directory, exist_ok=True)

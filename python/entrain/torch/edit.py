@@ -127,8 +127,8 @@ class EDiT:
             raise invalid("EDiT", f"min_replicas is {min_replicas}, and on_loss is {settings.on_loss!r}, with which a loss ends the run "
                                   "whatever their number; set on_loss=\"finish\", or leave it out")
         if hand_over is not None and (settings.admit == "none" or settings.overlap_steps or settings.quorum or settings.round_deadline):
-            raise invalid("EDiT", "hand_over needs admit=\"exchange\", and exchanges for which all replicas wait: neither overlap_steps nor "
-                                  "quorum nor round_deadline")
+            raise invalid("EDiT", "hand_over needs admit=\"exchange\", and exchanges for which all replicas wait: neither overlap_steps "
+                                  "nor quorum nor round_deadline")
         self._min_replicas = min_replicas
         refuse_fsdp1("EDiT", model)
         self.model = model
