@@ -63,21 +63,31 @@ class Layer:
     params: List[Tuple[str, nn.Parameter]]
     #: The ranks along the tensor axis hold equal values.
     replicated: bool = False
-    #: This rank's parts of all parameters, one after another, each with room for the longest part of any rank. Set by
-    #: `bind`.
-    flat: Tensor = dataclasses.field(default_factory=lambda: torch.empty(0))
-    #: What the library sees of `flat`: the same tensor, or its twin in host memory. Set by `bind`.
+    #: This rank's parts of all parameters, each with room for the longest part of any rank. They lie one after another in an
+    #: array for each type that parameters have (one, as a rule). Set by `bind`.
+    parts: List[Tensor] = dataclasses.field(default_factory=list)
+    flats: List[Tensor] = dataclasses.field(default_factory=list)
+    #: What the library sees of `parts`, in their order: the one array itself, or its twin in host memory. Set by `bind`.
     host: Tensor = dataclasses.field(default_factory=lambda: torch.empty(0))
-    #: Elements of `flat` for each parameter. Those beyond the parameter's own are zero.
+    #: Elements of `host` for each parameter. Those beyond the parameter's own are zero.
     rooms: List[int] = dataclasses.field(default_factory=list)
 
     def bind(self, dtype: torch.dtype, ranks: int, staging: bool) -> None:
-        """Moves the parameters, which `ranks` ranks share, into one flat array on their device. The Parameter objects stay, with
-        their names and shapes, and become views of the array. staging: the library gets a twin of it in host memory."""
+        """Moves the parameters, which `ranks` ranks share, into one flat array for each of their types, on their device. The
+        Parameter objects stay, with their names and shapes, and become views of the array. staging: the library gets a twin in host
+        memory, of type `dtype`. Without staging `dtype` must be the type of all parameters."""
         self.rooms = [-(-rows // ranks) * (count // rows) if rows else 0 for count, rows in self.segments]
-        self.flat = torch.zeros(sum(self.rooms), dtype=dtype, device=local_of(self.params[0][1]).device)
-        self.host = host_twin(self.flat) if staging else self.flat
-        for (_, param), room, whole in zip(self.params, self.rooms, self.flat.split(self.rooms)):
+        device = local_of(self.params[0][1]).device
+        ends: Dict[torch.dtype, int] = {}
+        places = []
+        for (_, param), room in zip(self.params, self.rooms):
+            places.append(ends.get(param.dtype, 0))
+            ends[param.dtype] = places[-1] + room
+        flats = {kind: torch.zeros(end, dtype=kind, device=device) for kind, end in ends.items()}
+        self.flats = list(flats.values())
+        self.parts = [flats[param.dtype][place:place + room] for (_, param), place, room in zip(self.params, places, self.rooms)]
+        self.host = host_twin(sum(self.rooms), dtype, device) if staging else self.flats[0]
+        for (_, param), room, whole in zip(self.params, self.rooms, self.parts):
             # This is the only use of a private member: to_local() returns an alias, and no public function gives other
             # memory to a DTensor.
             local = param._local_tensor if is_dtensor(param) else param
@@ -96,14 +106,28 @@ class Layer:
     @torch.no_grad()
     def fetch(self) -> None:
         """Copies the parameters to the library's twin. On an accelerator the copy is over after `Stream.wait`."""
-        if self.host is not self.flat:
-            self.host.copy_(self.flat, non_blocking=True)
+        if self.host is not self.flats[0]:
+            self.read(self.host)
 
-    @torch.no_grad()
     def store(self) -> None:
         """Copies the library's twin to the parameters, in the order of the current stream."""
-        if self.host is not self.flat:
-            self.flat.copy_(self.host, non_blocking=True)
+        if self.host is not self.flats[0]:
+            self.write(self.host)
+
+    @torch.no_grad()
+    def read(self, to: Tensor) -> None:
+        """Copies the parameters to an array that is laid out as `host`."""
+        for mine, theirs in self._pairs(to):
+            theirs.copy_(mine, non_blocking=True)
+
+    @torch.no_grad()
+    def write(self, values: Tensor) -> None:
+        """Copies an array that is laid out as `host` to the parameters."""
+        for mine, theirs in self._pairs(values):
+            mine.copy_(theirs, non_blocking=True)
+
+    def _pairs(self, other: Tensor) -> "Iterable[Tuple[Tensor, Tensor]]":
+        return [(self.flats[0], other)] if len(self.flats) == 1 else zip(self.parts, other.split(self.rooms))
 
     @property
     def count(self) -> int:
@@ -119,20 +143,19 @@ class Layer:
     def check_bound(self) -> None:
         """Raises FailedPrecondition if the memory of a parameter was replaced after `bind`. The error names the
         parameter."""
-        address = self.flat.data_ptr()
-        for (name, param), room in zip(self.params, self.rooms):
+        for (name, param), part in zip(self.params, self.parts):
             local = local_of(param)
-            if local.numel() and local.data_ptr() != address:
+            if local.numel() and local.data_ptr() != part.data_ptr():
                 raise FailedPrecondition(ErrorRecord(
                     code=lib.ENTRAIN_FAILED_PRECONDITION,
                     text=f"the parameter {name} no longer lies where EDiT has bound it; load_state_dict(assign=True), .to() and "
                          "assignments to .data after the EDiT object was made do this; copy into the parameter instead"))
-            address += room * local.element_size()
 
 
-def host_twin(tensor: Tensor) -> Tensor:
-    """Returns a tensor in host memory like `tensor`, pinned if it is on an accelerator, so that copies need no bounce."""
-    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.device.type not in ("cpu", "meta") and _pins(tensor.device))
+def host_twin(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Returns an array in host memory for copies of one on `device`, pinned if that is an accelerator, so that copies need no
+    bounce. Padding of uneven shards is zero, as the library expects."""
+    return torch.zeros(count, dtype=dtype, pin_memory=device.type not in ("cpu", "meta") and _pins(device))
 
 
 def _pins(device: torch.device) -> bool:
@@ -242,16 +265,18 @@ def device_of(layers: Sequence[Layer]) -> torch.device:
     return device
 
 
-def dtype_of(layers: Sequence[Layer]) -> torch.dtype:
-    """Returns the one type of all parameters, which must be float32 or bfloat16."""
-    dtype = layers[0].params[0][1].dtype
+def dtype_of(layers: Sequence[Layer]) -> Tuple[torch.dtype, bool]:
+    """Returns the type in which the library sees all parameters, and whether that is the type of each of them. Parameters of
+    several types, and of float16, need a twin in float32."""
+    kinds: Dict[torch.dtype, str] = {}
     for layer in layers:
         for name, param in layer.params:
-            if param.dtype != dtype:
-                raise invalid("EDiT", f"the parameter {name} is {param.dtype}, and others are {dtype}; expected one type")
-    if dtype not in (torch.float32, torch.bfloat16):
-        raise invalid("EDiT", f"the parameters are {dtype}; expected torch.float32 or torch.bfloat16")
-    return dtype
+            kinds.setdefault(param.dtype, name)
+    for dtype, name in kinds.items():
+        if dtype not in (torch.float32, torch.bfloat16, torch.float16):
+            raise invalid("EDiT", f"the parameter {name} is {dtype}; expected torch.float32, torch.bfloat16 or torch.float16")
+    alike = len(kinds) == 1 and torch.float16 not in kinds
+    return next(iter(kinds)) if alike else torch.float32, alike
 
 
 @dataclasses.dataclass(frozen=True)

@@ -142,7 +142,7 @@ class ACCO:
             frozen = ((name, param) for name, param in model.named_parameters() if not param.requires_grad)
             settings["identity"] = with_frozen(settings.get("identity"), frozen)
         # What the library sees of the parameters.
-        self._host = host_twin(self._flat) if self._staging else self._flat
+        self._host = host_twin(self._flat.numel(), self._flat.dtype, device) if self._staging else self._flat
         if self._staging:
             self._host.copy_(self._flat)
         self._channel = Channel(self.comm, self._host, optim, **settings)

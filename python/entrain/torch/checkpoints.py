@@ -149,8 +149,8 @@ class Checkpoints:
         edit = self._edit
         earlier = len(checkpoints_in(self._directory)) if first and not self._continues else 0
         # With A-EDiT each replica has made another number of steps.
-        mine = [edit.info.steps, random.SystemRandom().randrange(1, 1 << 32), earlier]
-        steps, token, earlier = map(int, total(mine if first else [0, 0, 0]))
+        mine: List[float] = [edit.info.steps, random.SystemRandom().randrange(1, 1 << 32), earlier]
+        steps, token, earlier = map(int, total(mine if first else [0.0] * 3))
         if earlier and not self._overwrite:
             raise _misplaced(f"save: {self._directory} has {earlier} checkpoints of an earlier run; call resume before the first step, "
                              "take another directory, or set overwrite=True")
@@ -162,7 +162,7 @@ class Checkpoints:
             state: Dict[str, Any] = {"states": states_of(self._states), "data": states_of(self._data),
                                      "buffers": dict(edit.model.named_buffers()), "random": _random_states(self._device())}
             if edit.info.in_warmup:
-                state["parameters"] = [layer.flat for layer in edit._layers]
+                state["parameters"] = [layer.flats for layer in edit._layers]
             os.makedirs(self._directory, exist_ok=True)
             _replace(path, lambda part: torch.save(state, part))
 
@@ -204,7 +204,7 @@ class Checkpoints:
         return os.path.join(self._directory, f"{name}_{rank:04d}_{int(self._stamp[0]):08x}.pt")
 
     def _device(self) -> torch.device:
-        return self._edit._layers[0].flat.device
+        return self._edit._layers[0].flats[0].device
 
     # ---- resuming --------------------------------------------------------------------------------------------------------------
 
@@ -275,8 +275,9 @@ class Checkpoints:
         if steps > edit._anchors_at:
             raise _misplaced(f"resume: the checkpoint is of step {steps} of a warm-up, and local_sgd_warmup_steps is {edit._anchors_at}")
         with torch.no_grad():
-            for layer, values in zip(edit._layers, state["parameters"]):
-                layer.flat.copy_(values)
+            for layer, flats in zip(edit._layers, state["parameters"]):
+                for flat, values in zip(layer.flats, flats):
+                    flat.copy_(values)
         for _ in range(steps):
             edit.engine.begin_forward()
             edit.engine.end_step()

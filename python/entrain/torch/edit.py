@@ -50,8 +50,8 @@ class EDiT:
     replicas. From then on
 
         the first forward pass of a step, in training mode with gradients enabled, begins an exchange when one is due, and
-            each layer waits for its part of the exchange before its own forward pass. With fully_shard all layers wait at
-            the beginning, because its gathers run ahead of the layers;
+            each layer waits for its part of the exchange before its own forward pass. At the beginning wait the layers whose
+            module had no forward pass of its own in some pass and, with fully_shard, all, because its gathers run ahead;
         a backward pass averages gradients over all replicas while warm-up lasts, layer by layer during the rest of the
             pass;
         optimizer.step() counts a step, whatever the number of forward and backward passes before it. A step that
@@ -64,9 +64,11 @@ class EDiT:
     What cannot be right is refused by name: FSDP1, DistributedDataParallel over several replicas, parameters that require
     gradients later, or lie elsewhere, than when the object was made, replicas that differ when the anchors are made.
 
-    model         a module on any one device, f32 or bf16; after fully_shard, before the first forward pass. On an accelerator
-                  the exchange works on a twin of the parameters in pinned host memory, and so do anchors and outer state: an
-                  exchange costs one copy of the parameters each way, and 8 bytes a parameter of host memory
+    model         a module on any one device, f32, bf16, f16, or of several of these types; after fully_shard, before the first
+                  forward pass. On an accelerator the exchange works on a twin of the parameters in pinned host memory, and so do
+                  anchors and outer state: an exchange costs one copy of the parameters each way, and 8 bytes a parameter of host
+                  memory. Parameters of several types, and f16, have such a twin in f32 on the CPU too; new values are rounded to
+                  each parameter's type
     optimizer     steps the model's parameters; any optimizer
     config, options
                   entrain.EditConfig, and its fields by keyword, which override those in `config`. outer_optim_class
@@ -94,7 +96,7 @@ class EDiT:
                   "streaming-diloco", "decoupled-diloco", "post-local-sgd", "co2", "sparseloco" (entrain_edit_config_preset in
                   entrain/train.h says what each is), or "published": the defaults of the published code, which are plain
                   averaging. With `config` there is none unless it is named
-    staging       True: such a twin also for parameters on the CPU; None: on accelerators only
+    staging       True: such a twin also for other parameters; None: only where it is needed
     join          seconds. This replica joins replicas that train with admit="exchange", for example when it is started
                   again after a loss. The constructor waits until they take it in, at most so long, and the parameters
                   become theirs; `info.steps` says at which step they are. At its first exchange it also gets the buffers of a
@@ -135,16 +137,21 @@ class EDiT:
         self.optimizer = optimizer
         self._layers = layers_of(model, layers, replicated)
         self._pending = [False] * len(self._layers)
+        # Layers that wait before the model's forward pass: the forward pass of their module has not run in some training pass (a
+        # ModuleList, a module whose parts or parameters others use), so nothing says when they are used. Before the first pass: all.
+        self._early, self._ran = [True] * len(self._layers), [False] * len(self._layers)
+        self._known = 0  # training passes, the one that runs included
         if preset is None and config is None:
             preset = self._preset
         if preset is not None:
             settings = with_preset(settings, preset, len(self._layers), given)
         if outer_scheduler is not None:
             settings = scheduled(settings, outer_scheduler)
-        dtype, device = dtype_of(self._layers), device_of(self._layers)
-        if staging is False and device.type != "cpu":
-            raise invalid("EDiT", f"staging is False, and the parameters are on {device}, which the library does not see")
-        self._staging = device.type != "cpu" if staging is None else staging
+        (dtype, alike), device = dtype_of(self._layers), device_of(self._layers)
+        if staging is False and (device.type != "cpu" or not alike):
+            raise invalid("EDiT", "staging is False, and the parameters are " + (
+                f"on {device}, which the library does not see" if alike else "float16 or of several types, which needs a twin in float32"))
+        self._staging = (device.type != "cpu" or not alike) if staging is None else staging
         self._stream, self._fetched = Stream(device), False
         sharding = sharding_of(model, self._layers)
         self._fsdp = [module for module in model.modules() if is_fsdp(module)]
@@ -301,6 +308,7 @@ class EDiT:
     # ---- the hooks of a step -----------------------------------------------------------------------------------------------
 
     def _before_layer(self, index: int, module: nn.Module, args: Any) -> None:
+        self._ran[index] |= module.training
         if self._exchanging:
             self._wait(index)
 
@@ -322,6 +330,7 @@ class EDiT:
             self._see_ddp()
         if module.training and torch.is_grad_enabled():
             self._end_skipped_step()
+            self._note_layers()
             if self._mean is not None and not self._stepping:
                 self._mean.begin_pass()
             # If an optimizer's closure runs several times, the model has the replica's own parameters only in the
@@ -355,9 +364,16 @@ class EDiT:
 
     def _wait_root(self) -> None:
         if self._exchanging:
-            for index, layer in enumerate(self._layers):
-                if layer.module is self.model:
+            for index in range(len(self._layers)):
+                if self._early[index]:
                     self._wait(index)
+
+    def _note_layers(self) -> None:
+        """Must be called before a training pass: takes over which layers have run in the one before it, if there was one."""
+        if self._known >= 1:
+            self._early = [not ran or early and self._known > 1 for early, ran in zip(self._early, self._ran)]
+        self._known += 1
+        self._ran = [False] * len(self._layers)
 
     def _begin(self) -> None:
         self._check_trained(self._frozen)
@@ -664,16 +680,22 @@ class EDiT:
         pass in training mode may run inside the block. Afterwards the model has its own parameters again."""
         self._wait_all()
         values = self._agreed()
-        kept = [layer.flat.clone() for layer in self._layers]
+        kept = [[flat.clone() for flat in layer.flats] for layer in self._layers]
         try:
-            self._write(values)
+            for layer, value in zip(self._layers, values):
+                layer.write(value)
+            self._reshard()
             yield
         finally:
-            self._write(kept)
+            with torch.no_grad():
+                for layer, flats in zip(self._layers, kept):
+                    for flat, value in zip(layer.flats, flats):
+                        flat.copy_(value)
+            self._reshard()
 
     def _agreed(self) -> List[Tensor]:
-        counts = [layer.flat.numel() for layer in self._layers]
-        dtype = self._layers[0].flat.dtype
+        counts = [layer.host.numel() for layer in self._layers]
+        dtype = self._layers[0].host.dtype
         self._fetch_now()
         if self._has_anchors and self.info.last_sync_step >= 0:
             slab = torch.empty(sum(counts), dtype=dtype)
@@ -685,12 +707,6 @@ class EDiT:
                 self._sync.all_reduce(mean, op="avg")
                 slab = mean.to(dtype)
         return list(slab.split(counts))
-
-    @torch.no_grad()
-    def _write(self, values: Sequence[Tensor]) -> None:
-        for layer, value in zip(self._layers, values):
-            layer.flat.copy_(value)
-        self._reshard()
 
     # ---- checkpoints ---------------------------------------------------------------------------------------------------------
 

@@ -176,11 +176,11 @@ edit, optimizer = make(mine, comm=comm, mesh=mesh, replicated=replicated, reduce
 for step in range(5):
     train_mine(edit, optimizer, step)
 layers = edit._layers
-anchor = torch.empty(sum(layer.flat.numel() for layer in layers))
+anchor = torch.empty(sum(layer.host.numel() for layer in layers))
 edit.engine.anchor(anchor)
 squares = torch.zeros(len(layers), dtype=torch.float64)
-for index, (layer, old) in enumerate(zip(layers, anchor.split([layer.flat.numel() for layer in layers]))):
-    squares[index] = (old - layer.flat).double().square().sum() / (PARTS if layer.replicated else 1)
+for index, (layer, old) in enumerate(zip(layers, anchor.split([layer.host.numel() for layer in layers]))):
+    squares[index] = (old - layer.flats[0]).double().square().sum() / (PARTS if layer.replicated else 1)
 norms = sync.all_gather(mesh.comm("model").all_reduce(squares).sqrt())
 assert (norms > 0.01).all()
 edit.begin_step()

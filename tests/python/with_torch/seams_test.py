@@ -99,6 +99,42 @@ same_everywhere(comm, flat(model))
 """, 2)
 
 
+def test_a_layer_whose_own_forward_pass_does_not_run_waits_before_the_models():
+    run(LOOP + """
+class Direct(nn.Module):  # uses a block's parts, a list's members and a module's parameters
+    def __init__(self, twin):
+        super().__init__()
+        self.embed, self.head = twin.embed, twin.head
+        self.blocks, self.more = nn.ModuleList(twin.blocks[:2]), nn.ModuleList(twin.blocks[2:])
+
+    def see(self, module):
+        layer = next(index for index, layer in enumerate(edit._layers) if layer.module is module)
+        assert not edit._pending[layer], f"{edit.layer_names[layer]} is used while it is being exchanged"
+
+    def forward(self, x):
+        x = self.embed(x)
+        x = x + self.blocks[0](x)
+        self.see(self.blocks[1])
+        x = x + self.blocks[1][1](self.blocks[1][0](x))
+        self.see(self.more)
+        x = x + self.more[0](x)
+        self.see(self.head)
+        return nn.functional.linear(x, self.head.weight, self.head.bias)
+
+model = Direct(build())
+optimizer = make(model)
+edit = entrain.torch.EDiT(model, optimizer, comm=comm, local_sgd_sync_interval=H, layers=[*model.blocks, model.more, model.head])
+for step in range(T):
+    optimizer.zero_grad()
+    loss_of(model, comm.rank, 10 * step).backward()
+    optimizer.step()
+edit.synchronize()
+assert [edit.layer_names[index] for index, early in enumerate(edit._early) if not early] == ["blocks.0"], edit._early
+assert edit.info.syncs == 3
+same_everywhere(comm, flat(model))
+""", 2)
+
+
 def test_an_optimizer_that_makes_its_state_makes_no_step():
     run(LOOP + """
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict

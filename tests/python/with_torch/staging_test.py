@@ -29,7 +29,7 @@ for staging in (False, True):
     model = build().to(getattr(torch, dtype))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     edit = entrain.torch.EDiT(model, optimizer, comm=comm, staging=staging, **options)
-    assert staging == all(layer.host is not layer.flat for layer in edit._layers)
+    assert staging == all(layer.host is not layer.flats[0] for layer in edit._layers)
     seen = []
     for step in range(13):
         optimizer.zero_grad()
@@ -47,6 +47,82 @@ for staging in (False, True):
 one, other = found
 assert all(torch.equal(a, b) for a, b in zip(one[0], other[0])) and torch.equal(one[1], other[1]) and one[2:] == other[2:] and one[3] > 1
 """, 2, options=WAYS[way], dtype=dtype)
+
+
+@pytest.mark.parametrize("types", ["norms in float32", "three", "float16"])
+def test_parameters_of_several_types(types):
+    run("""
+class Norms(Model):
+    def __init__(self):
+        super().__init__()
+        self.norms = nn.ModuleList([nn.LayerNorm(8) for _ in range(3)])
+
+    def forward(self, x):
+        x = self.embed(x.to(self.embed.weight.dtype))
+        for block, norm in zip(self.blocks, self.norms):
+            x = x + block(norm(x.to(norm.weight.dtype)).to(x.dtype))
+        return self.head(x.to(self.head.weight.dtype)).float()
+
+with seeding:
+    torch.manual_seed(3)
+    model = Norms()
+model.to(torch.float16 if types == "float16" else torch.bfloat16)
+if types != "float16":
+    model.norms.float()
+if types == "three":
+    model.head.half()
+kinds = {name: param.dtype for name, param in model.named_parameters()}
+assert len(set(kinds.values())) == {"norms in float32": 2, "three": 3, "float16": 1}[types]
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+edit = entrain.torch.DiLoCo(model, optimizer, comm=comm, local_sgd_sync_interval=3, layers=[*model.blocks, model.norms])
+anchor, momentum = flat(model).float(), 0
+for step in range(12):
+    if step and step % 3 == 0:
+        mean = flat(model).float().clone()  # DiLoCo, in float32
+        comm.all_reduce(mean, op="avg")
+        gradient = anchor - mean
+        momentum = 0.8 * momentum + gradient
+        anchor = anchor - 0.7 * (0.8 * momentum + gradient)
+    optimizer.zero_grad()
+    loss = loss_of(model, comm.rank, step)
+    if step and step % 3 == 0:
+        for name, param in model.named_parameters():
+            offset = sum(one.numel() for other, one in model.named_parameters() if list(kinds).index(other) < list(kinds).index(name))
+            expected = anchor[offset:offset + param.numel()].view(param.shape)
+            close = {torch.float32: 1e-6, torch.bfloat16: 0.008, torch.float16: 0.001}[param.dtype]
+            assert torch.allclose(param.detach().float(), expected, rtol=close, atol=1e-6), (step, name)
+            same_everywhere(comm, param.detach())
+    loss.backward()
+    optimizer.step()
+before = flat(model).clone()
+with edit.consensus():
+    assert not torch.equal(flat(model), before)
+assert torch.equal(flat(model), before) and {name: param.dtype for name, param in model.named_parameters()} == kinds
+edit.synchronize()
+state = edit.state_dict()
+edit.close()
+ended = flat(model).clone()
+
+other = Norms().to(torch.bfloat16)
+for (name, param), mine in zip(other.named_parameters(), model.parameters()):
+    param.data = torch.zeros_like(mine)
+edit = entrain.torch.DiLoCo(other, torch.optim.SGD(other.parameters(), lr=0.05), comm=comm, local_sgd_sync_interval=3,
+                            layers=[*other.blocks, other.norms])
+edit.load_state_dict(state)
+assert torch.equal(flat(other), ended)
+edit.close()
+try:
+    entrain.torch.EDiT(model, optimizer, comm=comm, staging=False)
+    raise SystemExit("taken")
+except entrain.InvalidArgument as error:
+    assert "of several types, which needs a twin in float32" in str(error), error
+try:
+    double = build().double()
+    entrain.torch.EDiT(double, torch.optim.SGD(double.parameters(), lr=0.05), comm=comm)
+    raise SystemExit("taken")
+except entrain.InvalidArgument as error:
+    assert "the parameter embed.weight is torch.float64; expected" in str(error), error
+""", 2, types=types)
 
 
 @pytest.mark.parametrize("method", ["acco", "dpu", "wp", "zero1"])
