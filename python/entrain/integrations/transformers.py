@@ -8,17 +8,19 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from typing import Any, Optional
+import warnings
+from typing import Any, Mapping, Optional
 
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint
 
 from ..errors import invalid
-from ..torch import EDiT
+from ..torch import Checkpoints, EDiT
 from ..train import EditInfo
 from . import _replicas
 
 _CALL = "EDiTCallback"
+_FOLDER = "entrain"  # in a checkpoint
 
 
 class EDiTCallback(TrainerCallback):
@@ -29,11 +31,16 @@ class EDiTCallback(TrainerCallback):
 
         evaluation  sees the parameters on which the replicas have agreed
         saves       wait for the next exchange, so a checkpoint may have a later step than save_steps says. The model in it is the
-                    one on which the replicas have agreed. Each rank adds `entrain-RANK.pt`: its inner optimizer, and EDiT's state.
-                    With load_best_model_at_end, save_strategy="best" or overlap_steps, evaluations wait too. With
-                    overlap_steps a wait ends the exchange at once, without overlap
+                    one on which the replicas have agreed. The folder `entrain` in it has EDiT's state, and of each rank the inner
+                    optimizer (entrain.torch.Checkpoints). With load_best_model_at_end, save_strategy="best" or overlap_steps,
+                    evaluations wait too. With overlap_steps a wait ends the exchange at once, without overlap
         the end     the replicas exchange after the last step, and all of them have the same model
-        resume      train(resume_from_checkpoint=...) continues bit for bit with the same number of replicas
+        resume      train(resume_from_checkpoint=...) continues bit for bit with the same replicas. With another number each takes the
+                    inner optimizer of one that was there
+
+    With the options of entrain.integrations.elastic each replica is a Trainer of its own, which divides no data. The lowest replica that
+    lives saves the model. A replica that joins begins at the others' step, with the optimizer and the schedule of one of them from its
+    first exchange on, and with its own part of the data from the beginning.
 
     average_tokens_across_devices of the arguments becomes False: it would make an all-reduce in every step, and scale a replica's loss
     by the tokens of the others. Thread safety: that of Trainer, one thread."""
@@ -53,6 +60,9 @@ class EDiTCallback(TrainerCallback):
         self._inside = contextlib.ExitStack()  # the consensus block that is open
         self._resumed: Optional[str] = None  # the checkpoint from which train() continues
         self._save = self._evaluate = False  # asked for, and to be done at the next exchange
+        self._alone = False  # this replica is all that the trainer knows
+        self._checkpoints: Optional[Checkpoints] = None
+        self._saved = -1  # the last step at which this replica has saved
         trainer.args.average_tokens_across_devices = False
         # The public way to all of prepare_model (device, autocast, compile) but DistributedDataParallel.
         trainer.accelerator.prepare_model = functools.partial(trainer.accelerator.prepare_model, evaluation_mode=True)
@@ -72,22 +82,42 @@ class EDiTCallback(TrainerCallback):
                 self.edit = None
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        path = None if self._resumed is None else os.path.join(self._resumed, f"entrain-{args.process_index}.pt")
-        found = None if path is None else _replicas.read(_CALL, path)
-        self.edit = _replicas.replica(_CALL, kwargs["model"], kwargs["optimizer"].optimizer, self._options, found)
+        options = dict(self._options)
+        joins = options.get("join") is not None
+        self._alone = joins or args.world_size == 1 and options.get("comm") is not None
+        optimizer, scheduler = kwargs["optimizer"].optimizer, kwargs["lr_scheduler"]
+        if self._alone:
+            _refuse_alone(args, options)
+            options.setdefault("hand_over", {"optimizer": optimizer, "scheduler": scheduler})
+        self.edit = _replicas.replica(_CALL, kwargs["model"], optimizer, options)
+        self._checkpoints = Checkpoints(self.edit, args.output_dir)
+        if self._resumed is not None and not joins:
+            path = os.path.join(self._resumed, _FOLDER)
+            if not os.path.isdir(path):
+                raise invalid(_CALL, f"{path} is missing: the checkpoint was made without EDiT, or this machine does not see the folder of "
+                                     "the others")
+            self._checkpoints.resume(path)
+        if joins:
+            state.global_step = self.edit.info.steps
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of torch, that the optimizer has made no step
+                for _ in range(state.global_step):
+                    scheduler.step()
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._inside.close()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
+        self._save |= control.should_save
         if control.should_training_stop or state.global_step >= state.max_steps:
+            self._wish()
             self._edit.synchronize()
-        return self._place(args, control)
+        return self._place(args, state, control)
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
-        return self._place(args, control)
+        return self._place(args, state, control)
 
-    def _place(self, args: TrainingArguments, control: TrainerControl) -> TrainerControl:
+    def _place(self, args: TrainingArguments, state: TrainerState, control: TrainerControl) -> TrainerControl:
         """Puts off saves to an exchange, and opens the block in which evaluation and saves see the agreed parameters."""
         self._inside.close()
         # The best model can be kept only where it is evaluated and saved at one step. With overlap_steps there are no agreed
@@ -95,22 +125,42 @@ class EDiTCallback(TrainerCallback):
         together = args.load_best_model_at_end or args.save_strategy == "best" or self._edit._overlaps
         self._save |= control.should_save
         self._evaluate |= together and control.should_evaluate
-        if self._save or self._evaluate or control.should_evaluate:
+        self._wish()
+        if self._save or self._evaluate or control.should_evaluate or self._alone:
             here = _replicas.to_exchange(self._edit)
-            control.should_save = here and self._save
+            saves = here and self._save
+            if self._alone and not self._edit.info.in_warmup:  # all of them save, newcomers too, or none
+                saves = here and self._edit.checkpoint_due and self._saved != state.global_step
             if together:
                 control.should_evaluate = here and self._evaluate
             if here:
-                self._save = self._evaluate = False
+                self._evaluate = False
+                self._save = self._save and not saves and self._alone
+            if saves and self._alone:
+                self._saved = state.global_step
+                self._save_own(args, state)
+            control.should_save = saves and (not self._alone or self._is_first())
             if control.should_save or control.should_evaluate:
                 self._inside.enter_context(self._edit.consensus())
         return control
 
+    def _wish(self) -> None:
+        """A newcomer does not know what the others are to save at the next exchange, which tells it."""
+        if self._save and self._alone and not self._edit.info.in_warmup:
+            self._edit.wish_checkpoint()
+
+    def _is_first(self) -> bool:
+        return self._edit.comm.rank == 0 if self._edit.info.in_warmup else self._edit.engine.reduce([]).rank == 0
+
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._inside.close()
+        if not self._alone:
+            self._save_own(args, state)
+
+    def _save_own(self, args: TrainingArguments, state: TrainerState) -> None:
+        """Saves what each replica has of its own. Collective."""
         if not args.save_only_model:
-            directory = os.path.join(args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
-            _replicas.write(os.path.join(directory, f"entrain-{args.process_index}.pt"), _replicas.state_of(self._edit))
+            self._own.save(os.path.join(args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}", _FOLDER))
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._inside.close()
@@ -121,6 +171,11 @@ class EDiTCallback(TrainerCallback):
     def _edit(self) -> EDiT:
         assert self.edit is not None
         return self.edit
+
+    @property
+    def _own(self) -> Checkpoints:
+        assert self._checkpoints is not None
+        return self._checkpoints
 
 
 def _refuse(trainer: Trainer) -> None:
@@ -134,3 +189,13 @@ def _refuse(trainer: Trainer) -> None:
     if args.auto_find_batch_size:
         raise invalid(_CALL, "auto_find_batch_size: a replica that finds a smaller batch begins anew, and the others wait for it; set "
                              "per_device_train_batch_size")
+
+
+def _refuse_alone(args: TrainingArguments, options: Mapping[str, Any]) -> None:
+    config = options.get("config")
+    if args.load_best_model_at_end or args.save_strategy == "best":
+        raise invalid(_CALL, "load_best_model_at_end, or save_strategy=\"best\": a replica that joins does not know the best model so far; "
+                             "load it from the checkpoints after the run")
+    if options.get("overlap_steps", config is not None and config.overlap_steps):
+        raise invalid(_CALL, "overlap_steps, with replicas that come back: newcomers meet the others where all wait for an exchange; leave "
+                             "it out")

@@ -109,10 +109,12 @@ class Checkpoints:
             raise _misplaced("save_soon: in warm-up no exchange tells the other ranks; call save on all ranks, or set every")
         self._edit.wish_checkpoint()
 
-    def save(self) -> str:
+    def save(self, directory: "str | os.PathLike[str] | None" = None) -> str:
         """Saves now, between a step and the next forward pass, and returns the checkpoint's name. Away from an exchange the replicas
-        exchange first (synchronize), so the run continues otherwise than without this call. Collective; blocks."""
+        exchange first (synchronize), so the run continues otherwise than without this call. directory: from now on, in place of the
+        constructor's. Collective; blocks."""
         edit = self._edit
+        self._directory = self._directory if directory is None else os.fspath(directory)
         edit._end_skipped_step()
         if edit.info.in_warmup:
             return self._write_warmup()
@@ -208,11 +210,12 @@ class Checkpoints:
 
     # ---- resuming --------------------------------------------------------------------------------------------------------------
 
-    def resume(self) -> int:
+    def resume(self, directory: "str | os.PathLike[str] | None" = None) -> int:
         """Continues from the newest checkpoint that is whole, and returns the number of steps that this replica has made; 0: there is
-        no checkpoint, and the run begins. A newcomer (join) has nothing to resume. Call it before the first step. Collective;
-        blocks. On an error some objects of `states` and `data` may have changed."""
+        no checkpoint, and the run begins. A newcomer (join) has nothing to resume. Call it before the first step. directory: as in
+        `save`. Collective; blocks. On an error some objects of `states` and `data` may have changed."""
         edit = self._edit
+        self._directory = self._directory if directory is None else os.fspath(directory)
         if edit._joined:
             return int(edit.info.steps)
         if edit.info.steps:

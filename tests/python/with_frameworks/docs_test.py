@@ -6,12 +6,12 @@ import sys
 
 import pytest
 from common import TINY
-from conftest import ROOT, finish
+from conftest import ROOT, RUN, finish
 
 pytest.importorskip("transformers")
 SECTION = (ROOT / "docs/python.md").read_text().split("### With Trainer, Lightning, accelerate, torchtitan")[1].split("\n### ")[0]
-PROGRAMS = {re.search(r"entrain\.integrations\.(\w+)", block).group(1): re.sub(r"^    ", "", block, flags=re.M)
-            for block in re.findall(r"(?:^(?:    .*)?\n)+", SECTION, re.M) if "entrain.integrations." in block}
+PROGRAMS = {re.search(r"entrain\.integrations(?:\.| import )(\w+)", block).group(1): re.sub(r"^    ", "", block, flags=re.M)
+            for block in re.findall(r"(?:^(?:    .*)?\n)+", SECTION, re.M) if "entrain.integrations" in block}
 
 # What the programs suppose: a model, an optimizer, data.
 BEFORE = """
@@ -43,16 +43,18 @@ report("end", model, validate(model.to("cpu")))
 
 
 def test_there_is_a_program_for_each_framework():
-    assert list(PROGRAMS) == ["transformers", "lightning", "accelerate", "torchtitan"]
+    assert list(PROGRAMS) == ["transformers", "lightning", "accelerate", "torchtitan", "elastic"]
 
 
 @pytest.mark.parametrize("framework, launcher", [
-    ("transformers", "torchrun"), ("lightning", "torchrun"), ("lightning", "lightning"), ("accelerate", "torchrun")])
+    ("transformers", "torchrun"), ("lightning", "torchrun"), ("lightning", "lightning"), ("accelerate", "torchrun"),
+    ("elastic", "entrain-run")])
 def test_it_trains_and_all_ranks_end_alike(framework, launcher, tmp_path):
-    pytest.importorskip(framework)
+    pytest.importorskip({"elastic": "transformers"}.get(framework, framework))
     program = tmp_path / "program.py"
     program.write_text(TINY + BEFORE + PROGRAMS[framework] + AFTER)
-    command = [sys.executable, *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2") * (launcher == "torchrun")]
+    command = [*(RUN, "--elastic", "-n", "2", "--") * (launcher == "entrain-run"), sys.executable,
+               *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2") * (launcher == "torchrun")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1",
                    "ACCELERATE_USE_CPU": "true"}
     text = finish(subprocess.Popen([*command, program, tmp_path, framework], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,

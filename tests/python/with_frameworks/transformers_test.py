@@ -79,8 +79,9 @@ names = sorted(os.listdir(f"{directory}/a"))
 assert names == ["checkpoint-10", "checkpoint-15", "checkpoint-6"], names
 assert trainer.state.global_step == 15
 for name in names:
-    found = sorted(n for n in os.listdir(f"{directory}/a/{name}") if n.startswith("entrain"))
-    assert found == [f"entrain-{r}.pt" for r in range(size)], found
+    found = [n.rpartition("_")[0] if n.endswith(".pt") else n for n in sorted(os.listdir(f"{directory}/a/{name}/entrain"))]
+    step = f"step-{int(name.rpartition('-')[2]):08}"
+    assert found == [step + ".ckpt", *(f"{step}_{r:04}" for r in range(size))], found
 
 trainer = trainer_of("a", **arguments)
 trainer.train(resume_from_checkpoint=f"{directory}/a/checkpoint-6")
@@ -94,7 +95,9 @@ trainer.train(resume_from_checkpoint=True)  # from the newest
 report("newest", trainer.model, validate(trainer.model))
 
 # The inner optimizers of the replicas differ: with that of rank 0 on all ranks the run would be another.
-states = [torch.load(f"{directory}/a/checkpoint-6/entrain-{r}.pt")["optimizer"]["state"][0]["exp_avg"] for r in range(2)]
+import glob
+files = [glob.glob(f"{directory}/a/checkpoint-6/entrain/*_{r:04}_*.pt")[0] for r in range(2)]
+states = [torch.load(file)["states"]["optimizer"]["state"][0]["exp_avg"] for file in files]
 assert not torch.equal(*states)
 
 # In warm-up there is nothing but the optimizer.
@@ -117,6 +120,20 @@ except entrain.InvalidArgument as error:
     assert "is missing: the checkpoint was made without EDiT" in str(error), error
 """, tmp_path)
     same(found, "whole", "own", "resumed", "newest", "warm")
+
+
+def test_another_number_of_replicas_resumes(tmp_path):
+    run(TRAINER + """
+trainer_of("a", save_strategy="steps", save_steps=5).train()
+""", tmp_path)
+    found = run(TRAINER + """
+trainer = trainer_of("a")
+trainer.train(resume_from_checkpoint=f"{directory}/a/checkpoint-10")
+assert trainer.callback.info.steps == trainer.state.global_step == STEPS, trainer.callback.info
+assert all(state["step"] == STEPS for state in trainer.optimizer.optimizer.state.values())  # of one of the two
+report("three", trainer.model, validate(trainer.model))
+""", tmp_path, size=3)
+    same(found, "three")
 
 
 def test_evaluation_sees_the_agreed_parameters(tmp_path):
