@@ -1,6 +1,6 @@
 find_package(nlohmann_json REQUIRED)
 entrain_test(entrain_perf_test SOURCES ${CMAKE_CURRENT_LIST_DIR}/entrain_perf_test.cc
-  DEPS absl::strings nlohmann_json::nlohmann_json LABELS multi TIMEOUT 120)
+  DEPS absl::strings nlohmann_json::nlohmann_json LABELS multi TIMEOUT 240)
 target_compile_definitions(entrain_perf_test
   PRIVATE ENTRAIN_RUN="$<TARGET_FILE:entrain-run>" ENTRAIN_PERF="$<TARGET_FILE:entrain-perf>")
 add_dependencies(entrain_perf_test entrain-run entrain-perf)
