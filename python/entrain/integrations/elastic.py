@@ -39,8 +39,8 @@ def alone(*, join: float = 600.0, **options: Any) -> Place:
     processes, unless this one was started again (ENTRAIN_RESTARTS, as entrain-run --elastic sets it)."""
     rank, size = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
     if rank is None or size is None:
-        raise invalid("elastic.alone", "RANK and WORLD_SIZE are not set; start the program with entrain-run --elastic, or with a supervisor "
-                                       "that sets them, ENTRAIN_STORE, and ENTRAIN_RESTARTS for a process that it starts again")
+        raise invalid("elastic.alone", "RANK and WORLD_SIZE are not set; start the program with entrain-run --elastic, or with a "
+                                       "supervisor that sets them, ENTRAIN_STORE, and ENTRAIN_RESTARTS for a process that it starts again")
     restarted = int(os.environ.get("ENTRAIN_RESTARTS", "0")) > 0
     comm = Comm.alone() if restarted else Comm.from_env()
     for name in _HIDDEN:

@@ -205,6 +205,8 @@ class EDiT:
         self._stepping = False  # inside optimizer.step(), whose closure may run forward passes
         self._stepped = False  # optimizer.step() was called since GradScaler has unscaled the gradients
         self._unseen = False  # a step had gradients, and no forward pass of the model in training mode
+        self._elsewhere = False  # inside `aside`
+        self._skipped = 0  # steps that the program has given up
         self._exchanging = False  # some layer is in an exchange
         self._exchanged = False  # an exchange began at the start of the current step
         self._wishes_checkpoint = False  # this rank wishes one, and no exchange has told the other ranks yet
@@ -328,7 +330,7 @@ class EDiT:
     def _before_forward(self, module: nn.Module, args: Any) -> None:
         if torch.is_grad_enabled():
             self._see_ddp()
-        if module.training and torch.is_grad_enabled():
+        if module.training and torch.is_grad_enabled() and not self._elsewhere:
             self._end_skipped_step()
             self._note_layers()
             if self._mean is not None and not self._stepping:
@@ -390,7 +392,8 @@ class EDiT:
             self._reports.see(info)
             if info.replicas < self._min_replicas:
                 raise _misplaced(f"{info.replicas} replicas are left at step {info.steps}, and min_replicas is {self._min_replicas}. Start "
-                                 "the job again from its last checkpoint (resume), or let replicas join (admit=\"exchange\") and allow fewer")
+                                 "the job again from its last checkpoint (resume), or let replicas join (admit=\"exchange\") and allow "
+                                 "fewer")
         met = self._edit.info().rendezvous
         with span("begin"):
             syncing = self._exchanged = self._edit.begin_forward()
@@ -522,6 +525,12 @@ class EDiT:
         if self._open and self._computed and not self._stepping and all(
                 param.grad is None for layer in self._layers for _, param in layer.params):
             self._end_step()
+            self._skipped += 1
+            if self._skipped == 8 and self._skipped * 3 >= self._edit.info().steps:
+                warnings.warn(f"{self._skipped} of {self._edit.info().steps} steps had gradients that the program has cleared without "
+                              "optimizer.step(); they count as steps, so that all replicas count alike. If these gradients belong to the "
+                              "step of another optimizer (the discriminator's in the generator's step), compute them within `with "
+                              "edit.aside():`", stacklevel=4)
 
     def _gradients(self) -> List[Tensor]:
         """Returns this rank's parts of the gradients. A shard may have none."""
@@ -555,6 +564,8 @@ class EDiT:
 
     def _note_gradient(self) -> None:
         """Begins the step if no forward pass has begun it and this can be no exchange: in warm-up, whose averages need it."""
+        if self._elsewhere:
+            return
         self._computed = True
         if not self._open and self._edit.info().in_warmup:
             self._unseen = True
@@ -562,13 +573,13 @@ class EDiT:
 
     def _added(self, index: int, param: Tensor) -> None:
         self._note_gradient()
-        if self._mean is not None:
+        if self._mean is not None and not self._elsewhere:
             self._mean.added(index, param)
 
     def _reduced(self, gradients: Tensor) -> None:
         """Runs as fully_shard's hook, after its own reduction."""
         self._note_gradient()
-        if not self._warm:
+        if not self._warm or self._elsewhere:
             return
         whole = gradients.contiguous().cpu()
         self._sync.all_reduce(whole, op="avg")
@@ -671,6 +682,17 @@ class EDiT:
         if self._fetched:
             self._store()
         self._reshard()
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """For passes that belong to the step of another optimizer, as those through a discriminator in the step of the generator: forward
+        and backward passes within the block neither begin nor count a step of this object, and warm-up does not average their
+        gradients. Clear these gradients before this object's own backward pass."""
+        outer, self._elsewhere = self._elsewhere, True
+        try:
+            yield
+        finally:
+            self._elsewhere = outer
 
     @contextlib.contextmanager
     def consensus(self) -> Iterator[None]:

@@ -791,7 +791,7 @@ def refused(error, match, model=model, **options):
 refused(entrain.InvalidArgument, "no option is called 'sync_interval'; the options are local_sgd_sync_interval,", sync_interval=3)
 refused(entrain.InvalidArgument, "reducer: 'mean' is none of gta, linear, none", reducer="mean")
 refused(entrain.InvalidArgument, "layers.0. is no module of the model", layers=[nn.Linear(1, 1)])
-refused(entrain.InvalidArgument, "parameters are torch.float64", model=build().double())
+refused(entrain.InvalidArgument, "the parameter embed.weight is torch.float64", model=build().double())
 refused(entrain.InvalidArgument, "the outer LBFGS cannot make a step: .*closure", outer_optim_class=torch.optim.LBFGS)
 refused(entrain.InvalidArgument, "the outer SGD cannot be made: .*speed", outer_optim_class=torch.optim.SGD,
         outer_optim_kwargs=dict(speed=3))

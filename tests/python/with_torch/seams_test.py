@@ -1,7 +1,7 @@
 """EDiT at its seams with other people's code: what trains is what is exchanged, or it is refused by name. Ranks are threads, or
 processes where torch.distributed takes part."""
 import pytest
-from edit_test import run
+from edit_test import MODEL, run
 from forks import script
 
 pytest.importorskip("torch")
@@ -133,6 +133,38 @@ assert [edit.layer_names[index] for index, early in enumerate(edit._early) if no
 assert edit.info.syncs == 3
 same_everywhere(comm, flat(model))
 """, 2)
+
+
+@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("warm", [0, 5])
+def test_passes_in_the_step_of_another_optimizer(told, warm):
+    script(MODEL + """
+import contextlib, sys, warnings
+
+comm, told, warm, found = entrain.Comm.from_env(), sys.argv[1] == "True", int(sys.argv[2]), []
+warnings.showwarning = lambda message, *unused: found.append(str(message))
+generator, judge = build(1), build(2)
+optimizers = [torch.optim.SGD(model.parameters(), lr=0.02) for model in (generator, judge)]
+edits = [entrain.torch.DiLoCo(model, optimizer, comm=comm.duplicate(), local_sgd_sync_interval=4, local_sgd_warmup_steps=warm)
+         for model, optimizer in zip((generator, judge), optimizers)]
+widen = nn.Linear(2, 6)
+for step in range(14):
+    x, _ = batch(comm.rank, step)
+    optimizers[1].zero_grad()
+    (judge(x).square().mean() - judge(widen(generator(x)).detach()).square().mean()).backward()
+    optimizers[1].step()
+    with edits[1].aside() if told else contextlib.nullcontext():
+        optimizers[0].zero_grad()
+        judge(widen(generator(x))).square().mean().backward()
+        optimizers[0].step()
+for edit in edits:
+    edit.synchronize()
+assert edits[0].info.steps == 14 and edits[1].info.steps == (14 if told else 27), (edits[0].info, edits[1].info)
+assert told or any("compute them within `with edit.aside():`" in one for one in found), found
+assert not told or not found, found
+for model in (generator, judge):
+    same_everywhere(comm, flat(model))
+""", told, warm, size=2)
 
 
 def test_an_optimizer_that_makes_its_state_makes_no_step():
