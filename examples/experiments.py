@@ -21,7 +21,8 @@ except in `length`, one number of steps.
 
   keep         makes no runs: copies the inputs of the tables of finished runs to
                examples/results
-  page         makes no runs: writes the tables of that copy to docs/experiments.md
+  page         makes no runs: writes the tables of that copy to docs/experiments.md, and the table of
+               README.md that is made of them
 
 Each run leaves RUN.json, RUN.jsonl and RUN.flags in --out, and is not made again while RUN.flags has
 the same flags. A table OUT/TABLE.md has the complete rows. Times are meaningful on a quiet machine
@@ -53,7 +54,7 @@ def optimizers_of(task):
 
 KEPT = {**loss_experiments.EXPERIMENTS, **time_experiments.EXPERIMENTS}
 EXPERIMENTS = {**KEPT, "optimizers": optimizers_of("text"), "digits": optimizers_of("digits")}
-RESULTS, PAGE = TOP / "examples/results", TOP / "docs/experiments.md"
+RESULTS, PAGES = TOP / "examples/results", (TOP / "docs/experiments.md", TOP / "README.md")
 REPORT = TOP / "examples/report.csv"  # the table of compare.sh
 TABLE = re.compile(r"(<!-- table (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -61,10 +62,12 @@ TABLE = re.compile(r"(<!-- table (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 def kept_tables(folder=RESULTS):
     """Returns {name: Markdown} for the tables of the kept copy, and for the table of compare.sh."""
     runs = text_runs.KeptRuns(folder)
-    found = {"methods": tables.markdown(loss_tables.methods(text_runs.rows_of(REPORT)))}
+    found = {"methods": loss_tables.methods(text_runs.rows_of(REPORT))}
     for make in KEPT.values():
-        found |= {name: tables.markdown(rows) for name, rows in make(runs).items()}
-    return found
+        found |= make(runs)
+    if folder == RESULTS:  # a copy of a test may lack experiments
+        found["figures"] = loss_tables.figures(found)
+    return {name: tables.markdown(rows) for name, rows in found.items()}
 
 
 def with_tables(page, found):
@@ -89,8 +92,9 @@ def parse():
 def main():
     args = parse()
     if args.experiment == "page":
-        page = PAGE.read_text(encoding="utf-8")
-        PAGE.write_text(with_tables(page, kept_tables()), encoding="utf-8")
+        found = kept_tables()
+        for page in PAGES:
+            page.write_text(with_tables(page.read_text(encoding="utf-8"), found), encoding="utf-8")
         return
     chosen = {"all": EXPERIMENTS, "keep": KEPT}.get(args.experiment)
     runs = text_runs.TextRuns(args)

@@ -241,3 +241,44 @@ def methods(runs, base="ddp"):
             cells.append(f"{factor * mean:{form}}" + (" %" if factor > 1 else ""))
         rows.append(cells)
     return rows
+
+
+def figures(found):
+    """Returns the rows of README.md. `found` has the rows of the page's tables by name, so README.md and the page have the same
+    figures. Each compares methods that are tuned alike."""
+
+    def row(table, *starts):
+        return next(one for one in found[table][1:] if all(map(str.startswith, one, starts)))
+
+    def cell(table, column, *starts):
+        return row(table, *starts)[found[table][0].index(column)]
+
+    against_ddp, longer = "against ddp [95 %]", "found, against ddp with the longer rise [95 %]"
+    speed = "acco / zero1"
+    return [
+        ["", "difference or ratio [95 %, or range]"],
+        [
+            "EDiT, H = 16, the first quarter of the steps synchronous: loss against synchronous training, both at the best of the same"
+            " learning rates",
+            cell("quality", against_ddp, "edit", "192"),
+        ],
+        ["DiLoCo in its place", cell("quality", against_ddp, "diloco", "192")],
+        [
+            "EDiT, H = 16, no synchronous steps, against synchronous training: both with the learning rate and the rise that a search"
+            " found",
+            cell("gap", longer, "0 (0 %)", "16"),
+        ],
+        ["the same, H = 8", cell("gap", longer, "0 (0 %)", "8")],
+        [
+            "EDiT against DiLoCo where one of four replicas learns from noise in each twelfth interval: loss",
+            row("penalty", "all")[5],
+        ],
+        ["the same: largest excursion of the loss behind such an interval", row("penalty", "all")[3]],
+        [
+            "EDiT against DiLoCo, no noise, 48 synchronous steps, a clip of 1 that acts in a quarter of the cases: loss",
+            row("penalty", "all")[7],
+        ],
+        ["ACCO against ZeRO-1, equal updates and tokens: loss", cell("delay", "against zero1 [95 %]", "acco")],
+        ["ACCO against ZeRO-1: updates a second, if an exchange takes as long as a micro-batch", cell("ratio", speed, "1")],
+        ["the same, if it takes four times as long: ACCO is the slower one", cell("ratio", speed, "4")],
+    ]
