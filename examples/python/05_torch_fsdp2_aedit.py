@@ -1,8 +1,8 @@
 """05: PyTorch's FSDP2 and A-EDiT: a slow replica does not delay the others.
 
 Why: EDiT exchanges every H steps, so all replicas are as slow as the slowest one. A-EDiT exchanges every tau seconds. In
-this time each replica makes as many steps as it can. Replicas with more steps have more weight. Here fully_shard has
-sharded each replica over two processes. The last replica sleeps in every step.
+this time each replica makes as many steps as it can. Here fully_shard has sharded each replica over two processes. The
+last replica sleeps in every step.
 
     entrain-run -n 4 -- python3 05_torch_fsdp2_aedit.py"""
 import argparse
@@ -50,7 +50,7 @@ def main():
     edit = entrain.torch.AEDiT(
         model, optimizer,
         local_sgd_sync_time=args.sync_time, min_total_global_steps=1, local_sgd_warmup_steps=2,
-        outer_lr=0.8, outer_momentum=0.3, use_step_weight=True)
+        outer_lr=0.8, outer_momentum=0.3)
 
     slow = edit.replica == edit.replicas - 1
     torch.manual_seed(100 + dist.get_rank())

@@ -16,7 +16,6 @@ import entrain
 
 Matrix = npt.NDArray[np.float32]
 _SHAPES = [(3, 64), (65, 64), (65, 2)]  # the last row of each is the bias
-_EDIT = entrain.EditConfig(local_sgd_sync_interval=16, local_sgd_warmup_steps=16, outer_optimizer="sgd", outer_nesterov=True)
 
 
 def _batch(random: np.random.Generator, count: int) -> Tuple[Matrix, npt.NDArray[np.int64]]:
@@ -69,7 +68,8 @@ def _train(comm: entrain.Comm, method: str, steps: int, batch: int) -> Tuple[flo
         # Each replica has one rank here, so its shards are the layers themselves.
         live = [params[info.slab_offset:][:info.full_count].reshape(shape) for info, shape in zip(shard.layers, _SHAPES)]
         # DDP is EDiT that never leaves its synchronous warm-up.
-        edit = entrain.EDiT(mesh, shard, entrain.EditConfig(local_sgd_warmup_steps=steps + 1) if method == "ddp" else _EDIT)
+        edit = entrain.EDiT(mesh, shard, local_sgd_warmup_steps=steps + 1) if method == "ddp" else \
+            entrain.EDiT(mesh, shard, preset="edit", local_sgd_sync_interval=16, local_sgd_warmup_steps=16)
         for step in range(1, steps + 1):
             edit.begin_forward()
             for layer in range(len(counts)):

@@ -2,8 +2,10 @@
 import itertools
 import os
 import pathlib
+import re
 import subprocess
 import sys
+import tempfile
 import threading
 
 import pytest
@@ -70,9 +72,33 @@ def script(code, *arguments, size=0, timeout=40, **keywords):
     return finish(start(code, *arguments, size=size, **keywords), timeout)
 
 
+def watched(file):
+    """Returns variables with which a program's interpreters write to `file` the method of each object that they make."""
+    path = os.pathsep.join([str(ROOT / "tests/python/watch"), os.environ["PYTHONPATH"]])
+    return {**os.environ, "PYTHONPATH": path, "TEST_METHODS": str(file)}
+
+
+def methods_in(file):
+    """Returns the methods that the programs have run (watch/sitecustomize.py)."""
+    return set(pathlib.Path(file).read_text().split()) if os.path.exists(file) else set()
+
+
+#: The method by a word in the name of an example.
+METHODS = {"edit": "edit", "aedit": "a-edit", "acco": "acco", "resume": "edit"}
+
+
 def example(name, *arguments, size=0, timeout=60):
-    """Runs an example of examples/python, with `size` as this number of ranks under entrain-run. Returns its output."""
+    """Runs an example of examples/python, with `size` as this number of ranks under entrain-run. Returns its output. The example must
+    run the method that its name, or its argument --method, says."""
     command = [sys.executable, ROOT / "examples/python" / name, *arguments]
     if size:
         command = [RUN, "-n", size, "--", *command]
-    return finish(subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True), timeout)
+    with tempfile.TemporaryDirectory() as folder:
+        file = os.path.join(folder, "methods")
+        text = finish(subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                       env=watched(file)), timeout)
+        says = {METHODS[word] for word in re.split("[_.]", name) if word in METHODS}
+        if "--method" in arguments:
+            says = {arguments[arguments.index("--method") + 1]}
+        assert methods_in(file) == says, f"{name} says {says} and runs {methods_in(file)}"
+    return text

@@ -3,7 +3,7 @@ import re
 import subprocess
 import sys
 
-from conftest import example, finish
+from conftest import example, finish, methods_in, watched
 
 
 def test_01_all_reduce():
@@ -20,9 +20,11 @@ def test_02_numpy_edit():
     assert abs(params[0] + 1) < 0.02 and abs(params[8] - 0.5) < 0.02, text
 
 
-def test_demo():
+def test_demo(tmp_path):
     command = [sys.executable, "-m", "entrain.demo", "--ranks", "2", "--steps", "200"]
-    text = finish(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True), 60)
+    text = finish(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                   env=watched(tmp_path / "methods")), 60)
+    assert methods_in(tmp_path / "methods") == {"edit", "post-local-sgd/published"}  # ddp is a warm-up without end
     losses = {method: [float(loss) for loss in re.findall(rf"{method}  *step .*loss ([\d.]+)", text)] for method in ("ddp", "edit")}
     assert all(len(found) == 5 and found[-1] < found[0] for found in losses.values()), text
     assert float(re.search(r"edit sends ([\d.]+) times less", text).group(1)) > 4, text

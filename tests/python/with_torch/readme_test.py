@@ -1,9 +1,8 @@
-"""Runs the programs of python/README.md unchanged."""
-import os
+"""Runs the programs of python/README.md unchanged. Each runs the method that it is called by."""
 import re
 
 import pytest
-from conftest import ROOT, script
+from conftest import ROOT, methods_in, script, watched
 
 pytest.importorskip("torch")
 SECTION = (ROOT / "python/README.md").read_text().split("## A first hour")[1].split("\n## ")[0]
@@ -16,8 +15,9 @@ def test_there_is_a_program_for_each_method():
 
 
 @pytest.mark.parametrize("method", PROGRAMS)
-def test_it_trains_and_all_ranks_end_alike(method):
-    text = script(PROGRAMS[method], size=2, timeout=150, env={**os.environ, "OMP_NUM_THREADS": "1"})
+def test_it_trains_and_all_ranks_end_alike(method, tmp_path):
+    text = script(PROGRAMS[method], size=2, timeout=150, env={**watched(tmp_path / "methods"), "OMP_NUM_THREADS": "1"})
+    assert methods_in(tmp_path / "methods") == {{"EDiT": "edit", "AEDiT": "a-edit", "ACCO": "acco"}[method]}
     found = re.findall(r"loss ([\d.]+), (exchanges|steps) (\d+), norm ([\d.]+)", text)
     assert len(found) == 2 and found[0][1:] == found[1][1:] and int(found[0][2]) > 0, text
     assert sum(float(loss) for loss, *_ in found) < 1, text  # each is that of one batch; the variance of the target is 1
