@@ -68,12 +68,16 @@ class Layer:
     flat: Tensor = dataclasses.field(default_factory=lambda: torch.empty(0))
     #: What the library sees of `flat`: the same tensor, or its twin in host memory. Set by `bind`.
     host: Tensor = dataclasses.field(default_factory=lambda: torch.empty(0))
+    #: Copies from and to the twin may be over later than they return (Stream.known).
+    late: bool = False
     #: Elements of `flat` for each parameter. Those beyond the parameter's own are zero.
     rooms: List[int] = dataclasses.field(default_factory=list)
 
-    def bind(self, dtype: torch.dtype, ranks: int, staging: bool) -> None:
+    def bind(self, dtype: torch.dtype, ranks: int, staging: bool, late: bool) -> None:
         """Moves the parameters, which `ranks` ranks share, into one flat array on their device. The Parameter objects stay, with
-        their names and shapes, and become views of the array. staging: the library gets a twin of it in host memory."""
+        their names and shapes, and become views of the array. staging: the library gets a twin of it in host memory. late: somebody
+        waits for copies to the twin (Stream.wait)."""
+        self.late = late
         self.rooms = [-(-rows // ranks) * (count // rows) if rows else 0 for count, rows in self.segments]
         self.flat = torch.zeros(sum(self.rooms), dtype=dtype, device=local_of(self.params[0][1]).device)
         self.host = host_twin(self.flat) if staging else self.flat
@@ -97,13 +101,13 @@ class Layer:
     def fetch(self) -> None:
         """Copies the parameters to the library's twin. On an accelerator the copy is over after `Stream.wait`."""
         if self.host is not self.flat:
-            self.host.copy_(self.flat, non_blocking=True)
+            self.host.copy_(self.flat, non_blocking=self.late)
 
     @torch.no_grad()
     def store(self) -> None:
         """Copies the library's twin to the parameters, in the order of the current stream."""
         if self.host is not self.flat:
-            self.flat.copy_(self.host, non_blocking=True)
+            self.flat.copy_(self.host, non_blocking=self.late)
 
     @property
     def count(self) -> int:
@@ -136,42 +140,52 @@ def host_twin(tensor: Tensor) -> Tensor:
 
 
 def _pins(device: torch.device) -> bool:
-    try:
-        return torch.empty(0, pin_memory=True).is_pinned() or device.type == "cuda"
+    try:  # not with an empty tensor, which has no memory and so is never pinned
+        return torch.empty(1, pin_memory=True).is_pinned() or device.type == "cuda"
     except RuntimeError:  # the back end of the device has no pinned memory
         return False
 
 
 class Stream:
-    """The stream on which the caller computes, for copies on other threads. On a device without streams, and on the CPU, every
-    copy is over when it returns."""
+    """The stream on which the caller computes, for copies on other threads."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream: Any = None
+        self.note()
 
     def note(self) -> None:
         """Must be called on the caller's thread, behind the kernels that write the parameters."""
         try:
             self._stream = None if self._device.type == "cpu" else torch.accelerator.current_stream(self._device)
-        except (RuntimeError, NotImplementedError):
+        except (AttributeError, RuntimeError, ValueError):  # the device is not torch.accelerator's
             self._stream = None
+
+    @property
+    def known(self) -> bool:
+        """Whether `wait` can wait for copies. Otherwise nobody could, so copies must be over when they return."""
+        return self._stream is not None
 
     def __enter__(self) -> None:
         if self._stream is not None:
-            self._before = torch.accelerator.current_stream(self._device)
-            torch.accelerator.set_stream(self._stream)
+            self._stream.__enter__()  # also makes its device the current one
+        elif self._device.type != "cpu":  # the parameters may be written on any stream
+            try:
+                torch.get_device_module(self._device).synchronize(self._device)
+            except (AttributeError, RuntimeError):  # the device has nothing to wait for
+                pass
 
-    def __exit__(self, *unused: Any) -> None:
+    def __exit__(self, *error: Any) -> None:
         if self._stream is not None:
-            torch.accelerator.set_stream(self._before)
+            self._stream.__exit__(*error)
 
     def wait(self) -> None:
         """Waits for the copies that were made on this stream."""
         if self._stream is not None:
-            self._stream.synchronize()
-        elif self._device.type != "cpu":
-            torch.accelerator.synchronize(self._device)
+            try:
+                self._stream.synchronize()
+            except RuntimeError:  # MPS, for example, can wait only for the whole device
+                torch.accelerator.synchronize(self._device)
 
 
 def default_layers(model: nn.Module) -> List[nn.Module]:

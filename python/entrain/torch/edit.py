@@ -151,7 +151,7 @@ class EDiT:
         self._sync = self._mesh.comm("sync")
         self._check_sharding(sharding.ranks)
         for layer in self._layers:
-            layer.bind(dtype, sharding.size, self._staging)
+            layer.bind(dtype, sharding.size, self._staging, self._stream.known)
         self._outer = settings.outer_step if isinstance(settings.outer_step, TorchOuter) else None
         if self._outer is not None:
             self._outer.bind(self._layers, whole=self._mesh.coordinate("model")[1] == 1)
