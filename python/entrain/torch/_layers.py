@@ -243,16 +243,37 @@ def layers_of(model: nn.Module, chosen: Optional[Sequence[nn.Module]], replicate
     return found
 
 
+def check_place(call: str, name: str, local: Tensor) -> None:
+    """Refuses a parameter that cannot be moved into a flat array."""
+    if local.device.type == "meta":
+        raise invalid(call, f"the parameter {name} is on meta; give the model its memory first (to_empty, and its values)")
+    try:
+        lies = not local.numel() or local.data_ptr() != 0
+    except RuntimeError:
+        lies = False
+    if not lies:
+        raise invalid(call, f"the parameter {name} is a {type(local).__name__} on {local.device}, which has no memory of its own (a tensor "
+                            "around others, or of a device without addresses); expected plain tensors")
+
+
+def check_copies(call: str, device: torch.device) -> None:
+    """Refuses a device from which, or to which, PyTorch cannot copy, before other ranks wait for this one."""
+    try:
+        torch.ones(1).to(device).cpu()
+    except RuntimeError as error:
+        raise invalid(call, f"the parameters are on {device}, and PyTorch cannot copy between it and the host: {error}") from error
+
+
 def device_of(layers: Sequence[Layer]) -> torch.device:
     """Returns the one device of all parameters."""
     first, device = layers[0].params[0][0], local_of(layers[0].params[0][1]).device
     for layer in layers:
         for name, param in layer.params:
-            here = local_of(param).device
-            if here.type == "meta":
-                raise invalid("EDiT", f"the parameter {name} is on meta; give the model its memory first (to_empty, and its values)")
-            if here != device:
-                raise invalid("EDiT", f"the parameter {name} is on {here}, and {first} is on {device}; expected one device")
+            local = local_of(param)
+            check_place("EDiT", name, local)
+            if local.device != device:
+                raise invalid("EDiT", f"the parameter {name} is on {local.device}, and {first} is on {device}; expected one device")
+    check_copies("EDiT", device)
     return device
 
 

@@ -392,7 +392,8 @@ class EDiT:
             if param.requires_grad and param.numel() and id(param) not in bound:
                 raise _misplaced(f"the parameter {name} requires gradients now, and did not, or was not there, when EDiT was made: it "
                                  "would train without being exchanged. Let it require gradients when EDiT is made (one that gets none "
-                                 "costs only its exchange), or close this EDiT object and make another one")
+                                 "costs only its exchange), and let .to() come before, which may make new parameters; or close this "
+                                 "EDiT object and make another one")
 
     def _compare(self) -> None:
         self._compared = True

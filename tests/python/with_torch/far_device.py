@@ -78,6 +78,9 @@ def start(path, pinning=True, stream_waits=True):
     module.current_device = torch.accelerator.current_device_index
     module.set_device = torch.accelerator.set_device_index
     module.synchronize = torch.accelerator.synchronize
+    module.current_stream, module.Event = torch.accelerator.current_stream, torch.Event
+    module.Stream = lambda device=None, priority=0: torch.Stream(device=device or "far")
+    module.stream = lambda stream: stream  # which is a context manager
     module.manual_seed_all = lambda seed: None
     module.get_amp_supported_dtype = lambda: [torch.float16, torch.bfloat16]
     torch._register_device_module("far", module)
@@ -188,7 +191,7 @@ def _far(tensor, device):
 
 
 def _operator(op, *args, **kwargs):
-    if op.is_view or op in (_aten.set_.source_Storage_storage_offset, _aten.set_.source_Tensor, _aten.resize_.default):
+    if op.is_view or op.overloadpacket in (_aten.set_, _aten.resize_):
         return op.redispatch(_CPU_KEYS, *args, **kwargs)  # these kernels of the CPU touch no element
     written, tensors, near = [], [], {}
 
