@@ -216,6 +216,8 @@ class ACCO:
         def add(param: Tensor) -> None:
             gradient = param.grad
             assert gradient is not None
+            if gradient.device != self._gradients.device:
+                self._check_model()
             self._gradients[first:first + param.numel()].add_(gradient.reshape(-1))
             param.grad = None
 

@@ -5,12 +5,14 @@
 // gets SIGSEGV. The elements lie elsewhere, where Far_Memory finds them. No address is used twice.
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <utility>
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
@@ -109,6 +111,11 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void synchronizeEvent(void* event) const override { Tell(Happened::kEventWait, 0, 0, event); }
 };
 
+void* ElementsAt(const void* address) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  return memory.at(reinterpret_cast<uintptr_t>(address));
+}
+
 struct Memory final : c10::Allocator {
   c10::DataPtr allocate(size_t size) override {
     const Device device(kFar, current_device);
@@ -200,6 +207,15 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     TORCH_CHECK_NOT_IMPLEMENTED(pins, "the device has no page-locked memory");
     return &far_page_locked;
   }
+  void resizePrivateUse1Bytes(const c10::Storage& storage, size_t size) const override {
+    const c10::DeviceGuard guard(storage.device());
+    c10::DataPtr resized = far_memory.allocate(size);
+    if (const size_t kept = std::min(size, storage.nbytes()); kept > 0) {
+      std::memcpy(ElementsAt(resized.get()), ElementsAt(storage.data()), kept);
+    }
+    storage.unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(resized));
+    storage.unsafeGetStorageImpl()->set_nbytes(size);
+  }
 };
 
 constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
@@ -238,9 +254,8 @@ extern "C" void Far_Start(Listener hears, bool pinning, bool waiting) {
 }
 
 // Returns where the elements are whose address on the device is `address`, that of an allocation.
-extern "C" void* Far_Memory(uintptr_t address) {
-  const std::lock_guard<std::mutex> lock(mutex);
-  return memory.at(address);
+extern "C" void* Far_Memory(const void* address) {
+  return ElementsAt(address);
 }
 
 extern "C" int64_t Far_CurrentStream(int32_t device) {

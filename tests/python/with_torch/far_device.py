@@ -29,6 +29,7 @@ _aten = torch.ops.aten
 
 faults = []
 copies = collections.Counter()  # "to host", "from host": the copies so far, also those that are not over
+copies_fail = False  # the device refuses copies to the host
 _lock = threading.RLock()
 _library = _listener = None
 _registered = []
@@ -66,7 +67,7 @@ def start(path, pinning=True, stream_waits=True):
     global _library, _listener
     _listener = ctypes.CFUNCTYPE(None, ctypes.c_int32, ctypes.c_int32, ctypes.c_int64, ctypes.c_int64)(_hear)
     _library = ctypes.CDLL(path)
-    _library.Far_Memory.restype, _library.Far_Memory.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    _library.Far_Memory.restype, _library.Far_Memory.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
     _library.Far_CurrentStream.restype = ctypes.c_int64
     _library.Far_Start(_listener, ctypes.c_bool(pinning), ctypes.c_bool(stream_waits))
     torch.utils.rename_privateuse1_backend("far")
@@ -103,10 +104,6 @@ def check():
 # ---- streams -------------------------------------------------------------------------------------------------------------------
 
 
-def _fault(text):
-    faults.append(text)
-
-
 def _hear(happened, device, stream, event):
     what, stream = _HEARD[happened], (device, stream)
     with _lock:
@@ -129,9 +126,18 @@ def _wait(stream):
     _host |= _behind[stream] | collections.Counter({stream: _last[stream]})
     for target, values in _to_host.pop(stream, ()):
         target.copy_(values)
-    for source, values in _from_host.pop(stream, ()):
-        if not _bytes(source).equal(_bytes(values)):
-            _fault(f"the host has changed {tuple(source.shape)} elements of {source.dtype} while they were being copied to the device")
+    _end_from_host(stream)
+
+
+def _end_from_host(stream, memory=None):
+    """Ends the stream's copies from the host, or those of the sources that `memory` shares."""
+    under_way, _from_host[stream] = _from_host[stream], []
+    for source, values in under_way:
+        if memory is not None and _address(source) != _address(memory):
+            _from_host[stream].append((source, values))
+        elif not _bytes(source).equal(_bytes(values)):
+            faults.append(f"the host has changed {tuple(source.shape)} elements of {source.dtype} while they were being copied to the "
+                          "device")
 
 
 def _bytes(tensor):
@@ -150,7 +156,7 @@ def _order(what, device, reads, writes):
 
     def must_be_behind(other, number):
         if other != stream and behind[other] < number:
-            _fault(f"{what} on the stream {stream} is not ordered behind an operation of the stream {other}")
+            faults.append(f"{what} on the stream {stream} is not ordered behind an operation of the stream {other}")
 
     for tensor in (*reads, *writes):
         must_be_behind(*_written.get(_address(tensor), (stream, 0)))
@@ -241,11 +247,14 @@ def _copy(source, target, non_blocking=False):
             _near(target).copy_(_near(source))
             _order("copy", source.device, [source], [target])
         elif _is_far(source):
+            if copies_fail:
+                raise NotImplementedError("far does not copy to the host")
             copies["to host"] += 1
             stream = _order("copy to the host", source.device, [source], [])
             values = torch.empty_like(target).copy_(_near(source))
             _to_host[stream].append((target, values))
             if non_blocking:
+                _end_from_host(stream, target)  # this copy comes behind them
                 target.fill_(float("nan") if target.is_floating_point() else 1)
             else:
                 _wait(stream)
