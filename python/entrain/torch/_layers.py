@@ -157,9 +157,10 @@ class Stream:
     def note(self) -> None:
         """Must be called on the caller's thread, behind the kernels that write the parameters."""
         try:
-            self._stream = None if self._device.type == "cpu" else torch.accelerator.current_stream(self._device)
+            stream = None if self._device.type == "cpu" else torch.accelerator.current_stream(self._device)
         except (AttributeError, RuntimeError, ValueError):  # the device is not torch.accelerator's
-            self._stream = None
+            stream = None
+        self._stream = stream if hasattr(stream, "__enter__") else None  # in older releases a stream is no context
 
     @property
     def known(self) -> bool:

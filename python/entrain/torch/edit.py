@@ -240,6 +240,7 @@ class EDiT:
         self._fetch()
         self._shard.broadcast()
         self._store()
+        self._stream.wait()  # to join, the library writes the twins again
         others = [(f"the parameter {name}", param.detach()) for name, param in self.model.named_parameters() if not param.requires_grad]
         others += [(f"the buffer {name}", buffer) for name, buffer in self.model.named_buffers()]
         make_alike("EDiT", self._sync, ((name, local_of(tensor)) for name, tensor in others))

@@ -393,7 +393,7 @@ def train(device, method, dtype=torch.float32, clip_norm=0.0, way=None):
         seen.append(flat(model))
         if step == 3 and way is not None:
             state = acco.state_dict()
-            acco.save(folder, f"{device}-{method}")
+            acco.save(folder, f"{device[:3]}-{method}")
             acco.close()
             with torch.no_grad():
                 for param in model.parameters():
@@ -402,7 +402,7 @@ def train(device, method, dtype=torch.float32, clip_norm=0.0, way=None):
             if way == "state":
                 acco.load_state_dict(state)
             else:
-                acco.load(folder, f"{device}-{method}")
+                acco.load(folder, f"{device[:3]}-{method}")
             assert torch.equal(flat(model), seen[-1])
     seen += [step, acco.info.commits]
     acco.close()
@@ -427,6 +427,38 @@ def test_acco_has_the_cpus_bits_on_four_processes(library):
     run(library, ACCO + """
 on_both(train, "acco")
 """, 4)
+
+
+def test_a_replica_joins(library):
+    run(library, """
+import time
+
+rank = comm.rank
+comm.close()
+newcomer = rank == 2
+os.environ["WORLD_SIZE"] = os.environ["LOCAL_WORLD_SIZE"] = "2"  # of those that begin
+torch.manual_seed(newcomer)
+model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2)).to(FAR)  # without buffers, whose copies would wait for all others
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+edit = entrain.torch.EDiT(model, optimizer, local_sgd_sync_interval=2, reducer="linear", outer_optimizer="sgd", on_loss="finish",
+                          admit="exchange", most_replicas=3, join=30 if newcomer else None)
+assert newcomer == (edit.info.steps > 0)
+left = 6
+while left:
+    optimizer.zero_grad()
+    model(torch.ones(4, 8, device=FAR) * rank).square().mean().backward()
+    optimizer.step()
+    left -= edit.replicas == 3
+    if edit.replicas < 3:
+        time.sleep(0.002)  # leaves the newcomer the processors
+edit.synchronize()
+with edit.consensus():
+    agreed = float(flat(model).double().sum())
+found = edit.engine.reduce([agreed])
+assert found.ranks == 3 and found.values == [3 * agreed], (found, agreed)
+edit.close()
+far_device.check()
+""", 3)
 
 
 def test_errors_name_what_is_wrong(library):

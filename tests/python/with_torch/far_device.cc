@@ -1,8 +1,9 @@
-// The part of far_device.py that PyTorch takes only from C++: memory, page-locked memory, streams and
-// events of a device without hardware. The operators are in far_device.py.
+// The part of far_device.py that PyTorch takes only from C++: memory, page-locked memory, streams
+// and events of a device without hardware. The operators are in far_device.py.
 //
-// An address of the device is reserved and cannot be read or written: who takes it for memory of the host
-// gets SIGSEGV. The elements lie elsewhere, where Far_Memory finds them. No address is used twice.
+// An address of the device is reserved and cannot be read or written: who takes it for memory of
+// the host gets SIGSEGV. The elements lie elsewhere, where Far_Memory finds them. No address is
+// used twice.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -220,8 +221,8 @@ struct Hooks final : at::PrivateUse1HooksInterface {
 
 constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
 
-at::Tensor Empty(at::IntArrayRef size, std::optional<at::ScalarType> type, std::optional<at::Layout>,
-                 std::optional<Device> device, std::optional<bool>,
+at::Tensor Empty(at::IntArrayRef size, std::optional<at::ScalarType> type,
+                 std::optional<at::Layout>, std::optional<Device> device, std::optional<bool>,
                  std::optional<at::MemoryFormat> format) {
   const c10::DeviceGuard guard(device.value_or(Device(kFar)));
   return at::detail::empty_generic(size, &far_memory, kKeys, c10::dtype_or_default(type), format);
@@ -242,8 +243,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty_strided", EmptyStrided);
 }
 
-// Makes the device known to PyTorch. `pinning`: it has page-locked memory. `waiting`: it can wait for a
-// stream, not only for a device.
+// Makes the device known to PyTorch. `pinning`: it has page-locked memory. `waiting`: it can wait
+// for a stream, not only for a device.
 extern "C" void Far_Start(Listener hears, bool pinning, bool waiting) {
   listener = hears;
   pins = pinning;

@@ -113,11 +113,12 @@ def _hear(happened, device, stream, event):
             for one in [one for one in _last if one[0] == device]:
                 _wait(one)
         elif what == "record":
-            _events[event] = collections.Counter(_behind[stream] | collections.Counter({stream: _last[stream]}))
+            _events[event] = _behind[stream] | collections.Counter({stream: _last[stream]})
         elif what == "block":
-            _behind[stream] |= _events.get(event, collections.Counter())
-        else:
-            _host.update(_events.get(event, collections.Counter()) - _host)
+            _behind[stream] |= _events[event]
+        else:  # waits for more than the event: all that its streams do now
+            for one in _events[event]:
+                _wait(one)
 
 
 def _wait(stream):
@@ -144,13 +145,9 @@ def _bytes(tensor):
     return tensor.contiguous().reshape(-1).view(torch.uint8)
 
 
-def _stream(device):
-    return device.index, _library.Far_CurrentStream(device.index)
-
-
 def _order(what, device, reads, writes):
     """Notes an operation of the device's current stream. Returns the stream."""
-    stream = _stream(device)
+    stream = device.index, _library.Far_CurrentStream(device.index)
     _last[stream] += 1
     behind = _behind[stream] = _behind[stream] | _host
 
@@ -197,6 +194,7 @@ def _far(tensor, device):
 
 
 def _operator(op, *args, **kwargs):
+    """Makes any operator on the CPU, with the device's memory as its inputs and the outputs that it is given."""
     if op.is_view or op.overloadpacket in (_aten.set_, _aten.resize_):
         return op.redispatch(_CPU_KEYS, *args, **kwargs)  # these kernels of the CPU touch no element
     written, tensors, near = [], [], {}
@@ -208,7 +206,7 @@ def _operator(op, *args, **kwargs):
             tensors.append(value)
             value = _near(value)
             near[id(value)] = tensors[-1], value
-        elif isinstance(value, torch.Tensor) and value.dim() and "index" not in str(op):
+        elif isinstance(value, torch.Tensor) and value.dim() and "index" not in str(op):  # as on other devices
             raise RuntimeError(f"{op}: expected all tensors on one device, and found one on far and one on {value.device}")
         return value
 
@@ -252,7 +250,7 @@ def _copy(source, target, non_blocking=False):
             copies["to host"] += 1
             stream = _order("copy to the host", source.device, [source], [])
             values = torch.empty_like(target).copy_(_near(source))
-            _to_host[stream].append((target, values))
+            _to_host[stream].append((target.detach(), values))
             if non_blocking:
                 _end_from_host(stream, target)  # this copy comes behind them
                 target.fill_(float("nan") if target.is_floating_point() else 1)
@@ -263,7 +261,7 @@ def _copy(source, target, non_blocking=False):
             stream = _order("copy from the host", target.device, [], [target])
             _near(target).copy_(source)
             if non_blocking and source.is_pinned():
-                _from_host[stream].append((source, source.clone()))
+                _from_host[stream].append((source.detach(), source.detach().clone()))
             else:
                 _wait(stream)
     return target
