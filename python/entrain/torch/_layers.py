@@ -136,14 +136,12 @@ class Layer:
 
 def host_twin(tensor: Tensor) -> Tensor:
     """Returns a tensor in host memory like `tensor`, pinned if it is on an accelerator, so that copies need no bounce."""
-    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.device.type not in ("cpu", "meta") and _pins(tensor.device))
-
-
-def _pins(device: torch.device) -> bool:
-    try:  # not with an empty tensor, which has no memory and so is never pinned
-        return torch.empty(1, pin_memory=True).is_pinned() or device.type == "cuda"
-    except RuntimeError:  # the back end of the device has no pinned memory
-        return False
+    if tensor.device.type not in ("cpu", "meta"):
+        try:
+            return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        except RuntimeError:  # the device has no pinned memory, or the system no more of it
+            pass
+    return torch.empty(tensor.shape, dtype=tensor.dtype)
 
 
 class Stream:

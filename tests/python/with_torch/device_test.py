@@ -109,9 +109,7 @@ WAYS = {
     "weighted": dict(local_sgd_sync_interval=4, local_sgd_warmup_steps=2, reducer="linear", pseudo_gradnorm_reduce=True,
                      clip_pseudo_grad=0.05, outer_optimizer="sgd", outer_nesterov=True),
     "behind": dict(local_sgd_sync_interval=4, reducer="linear", outer_optimizer="sgd", overlap_steps=2),
-    "mix": dict(local_sgd_sync_interval=4, reducer="linear", outer_optimizer="sgd", overlap_steps=1, overlap_merge="mix"),
     "fragments": dict(local_sgd_sync_interval=4, reducer="linear", outer_optimizer="sgd", overlap_steps=1, fragments=2),
-    "int8": dict(local_sgd_sync_interval=4, reducer="linear", outer_optimizer="sgd", wire_format="int8"),
     "callback": dict(local_sgd_sync_interval=4, outer_optim_class="RMSprop"),
 }
 
@@ -168,7 +166,7 @@ if lacks == "accelerator":  # as if another back end was torch.accelerator
     torch.accelerator.current_stream = torch.accelerator.synchronize = current_stream
 for options in ways.values():
     on_both(train, options)
-""", 2, f"no {lacks}", ways={way: WAYS[way] for way in ("weighted", "behind")}, lacks=lacks, pinned=lacks != "pinning")
+""", 2, f"no {lacks}", ways={"behind": WAYS["behind"]}, lacks=lacks, pinned=lacks != "pinning")
 
 
 def test_the_device_finds_races(library):
