@@ -660,7 +660,9 @@ def ddp(device):
 
 
 def on_host(found):
-    return [on_host(one) for one in found] if isinstance(found, (list, tuple)) else found.cpu() if isinstance(found, torch.Tensor) else found
+    if isinstance(found, (list, tuple)):
+        return [on_host(one) for one in found]
+    return found.cpu() if isinstance(found, torch.Tensor) else found
 
 
 for function in (all_reduce, future, from_and_to_one, all_gather, reduce_scatter, all_to_all, messages, coalesced, functionals, ddp):
