@@ -69,13 +69,17 @@ class Layer:
     flats: List[Tensor] = dataclasses.field(default_factory=list)
     #: What the library sees of `parts`, in their order: the one array itself, or its twin in host memory. Set by `bind`.
     host: Tensor = dataclasses.field(default_factory=lambda: torch.empty(0))
+    #: Copies from and to the twin may be over later than they return (Stream.known).
+    late: bool = False
     #: Elements of `host` for each parameter. Those beyond the parameter's own are zero.
     rooms: List[int] = dataclasses.field(default_factory=list)
 
-    def bind(self, dtype: torch.dtype, ranks: int, staging: bool) -> None:
+    def bind(self, dtype: torch.dtype, ranks: int, staging: bool, late: bool) -> None:
         """Moves the parameters, which `ranks` ranks share, into one flat array for each of their types, on their device. The
         Parameter objects stay, with their names and shapes, and become views of the array. staging: the library gets a twin in host
-        memory, of type `dtype`. Without staging `dtype` must be the type of all parameters."""
+        memory, of type `dtype`. Without staging `dtype` must be the type of all parameters. late: somebody waits for copies to the
+        twin (Stream.wait)."""
+        self.late = late
         self.rooms = [-(-rows // ranks) * (count // rows) if rows else 0 for count, rows in self.segments]
         device = local_of(self.params[0][1]).device
         ends: Dict[torch.dtype, int] = {}
@@ -107,24 +111,19 @@ class Layer:
     def fetch(self) -> None:
         """Copies the parameters to the library's twin. On an accelerator the copy is over after `Stream.wait`."""
         if self.host is not self.flats[0]:
-            self.read(self.host)
+            for mine, theirs in self._pairs(self.host):
+                theirs.copy_(mine, non_blocking=self.late)
 
     def store(self) -> None:
         """Copies the library's twin to the parameters, in the order of the current stream."""
         if self.host is not self.flats[0]:
-            self.write(self.host)
+            self.write(self.host, late=self.late)
 
     @torch.no_grad()
-    def read(self, to: Tensor) -> None:
-        """Copies the parameters to an array that is laid out as `host`."""
-        for mine, theirs in self._pairs(to):
-            theirs.copy_(mine, non_blocking=True)
-
-    @torch.no_grad()
-    def write(self, values: Tensor) -> None:
-        """Copies an array that is laid out as `host` to the parameters."""
+    def write(self, values: Tensor, *, late: bool = False) -> None:
+        """Copies an array that is laid out as `host` to the parameters. late: the copy may be over later than this call returns."""
         for mine, theirs in self._pairs(values):
-            mine.copy_(theirs, non_blocking=True)
+            mine.copy_(theirs, non_blocking=late)
 
     def _pairs(self, other: Tensor) -> "Iterable[Tuple[Tensor, Tensor]]":
         return [(self.flats[0], other)] if len(self.flats) == 1 else zip(self.parts, other.split(self.rooms))
@@ -155,46 +154,55 @@ class Layer:
 def host_twin(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Returns an array in host memory for copies of one on `device`, pinned if that is an accelerator, so that copies need no
     bounce. Padding of uneven shards is zero, as the library expects."""
-    return torch.zeros(count, dtype=dtype, pin_memory=device.type not in ("cpu", "meta") and _pins(device))
-
-
-def _pins(device: torch.device) -> bool:
-    try:
-        return torch.empty(0, pin_memory=True).is_pinned() or device.type == "cuda"
-    except RuntimeError:  # the back end of the device has no pinned memory
-        return False
+    if device.type not in ("cpu", "meta"):
+        try:
+            return torch.zeros(count, dtype=dtype, pin_memory=True)
+        except RuntimeError:  # the device has no pinned memory, or the system no more of it
+            pass
+    return torch.zeros(count, dtype=dtype)
 
 
 class Stream:
-    """The stream on which the caller computes, for copies on other threads. On a device without streams, and on the CPU, every
-    copy is over when it returns."""
+    """The stream on which the caller computes, for copies on other threads."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream: Any = None
+        self.note()
 
     def note(self) -> None:
         """Must be called on the caller's thread, behind the kernels that write the parameters."""
         try:
-            self._stream = None if self._device.type == "cpu" else torch.accelerator.current_stream(self._device)
-        except (RuntimeError, NotImplementedError):
-            self._stream = None
+            stream = None if self._device.type == "cpu" else torch.accelerator.current_stream(self._device)
+        except (AttributeError, RuntimeError, ValueError):  # the device is not torch.accelerator's
+            stream = None
+        self._stream = stream if hasattr(stream, "__enter__") else None  # in older releases a stream is no context
+
+    @property
+    def known(self) -> bool:
+        """Whether `wait` can wait for copies. Otherwise nobody could, so copies must be over when they return."""
+        return self._stream is not None
 
     def __enter__(self) -> None:
         if self._stream is not None:
-            self._before = torch.accelerator.current_stream(self._device)
-            torch.accelerator.set_stream(self._stream)
+            self._stream.__enter__()  # also makes its device the current one
+        elif self._device.type != "cpu":  # the parameters may be written on any stream
+            try:
+                torch.get_device_module(self._device).synchronize(self._device)
+            except (AttributeError, RuntimeError):  # the device has nothing to wait for
+                pass
 
-    def __exit__(self, *unused: Any) -> None:
+    def __exit__(self, *error: Any) -> None:
         if self._stream is not None:
-            torch.accelerator.set_stream(self._before)
+            self._stream.__exit__(*error)
 
     def wait(self) -> None:
         """Waits for the copies that were made on this stream."""
         if self._stream is not None:
-            self._stream.synchronize()
-        elif self._device.type != "cpu":
-            torch.accelerator.synchronize(self._device)
+            try:
+                self._stream.synchronize()
+            except RuntimeError:  # MPS, for example, can wait only for the whole device
+                torch.accelerator.synchronize(self._device)
 
 
 def default_layers(model: nn.Module) -> List[nn.Module]:
@@ -252,16 +260,37 @@ def layers_of(model: nn.Module, chosen: Optional[Sequence[nn.Module]], replicate
     return found
 
 
+def check_place(call: str, name: str, local: Tensor) -> None:
+    """Refuses a parameter that cannot be moved into a flat array."""
+    if local.device.type == "meta":
+        raise invalid(call, f"the parameter {name} is on meta; give the model its memory first (to_empty, and its values)")
+    try:
+        lies = not local.numel() or local.data_ptr() != 0
+    except RuntimeError:
+        lies = False
+    if not lies:
+        raise invalid(call, f"the parameter {name} is a {type(local).__name__} on {local.device}, which has no memory of its own (a tensor "
+                            "around others, or of a device without addresses); expected plain tensors")
+
+
+def check_copies(call: str, device: torch.device) -> None:
+    """Refuses a device from which, or to which, PyTorch cannot copy, before other ranks wait for this one."""
+    try:
+        torch.ones(1).to(device).cpu()
+    except RuntimeError as error:
+        raise invalid(call, f"the parameters are on {device}, and PyTorch cannot copy between it and the host: {error}") from error
+
+
 def device_of(layers: Sequence[Layer]) -> torch.device:
     """Returns the one device of all parameters."""
     first, device = layers[0].params[0][0], local_of(layers[0].params[0][1]).device
     for layer in layers:
         for name, param in layer.params:
-            here = local_of(param).device
-            if here.type == "meta":
-                raise invalid("EDiT", f"the parameter {name} is on meta; give the model its memory first (to_empty, and its values)")
-            if here != device:
-                raise invalid("EDiT", f"the parameter {name} is on {here}, and {first} is on {device}; expected one device")
+            local = local_of(param)
+            check_place("EDiT", name, local)
+            if local.device != device:
+                raise invalid("EDiT", f"the parameter {name} is on {local.device}, and {first} is on {device}; expected one device")
+    check_copies("EDiT", device)
     return device
 
 

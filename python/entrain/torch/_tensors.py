@@ -1,5 +1,5 @@
 """Uses tensors of torch as buffers of the library: types, operators, and copies of tensors that do not have their
-elements in order in memory."""
+elements in order in the host's memory."""
 from __future__ import annotations
 
 import collections
@@ -12,6 +12,7 @@ from torch import Tensor
 from .._library import ffi, lib
 from ..errors import invalid
 from ..reductions import Reduction
+from ._layers import Stream
 
 _ReduceOp: Any = dist.ReduceOp
 _RedOp: Any = _ReduceOp.RedOpType
@@ -73,16 +74,9 @@ def reduced(operation: str, tensor: Tensor, op: Any) -> Tuple[int, int, int, Opt
 
 # ---- Buffers ----------------------------------------------------------------------------------------------------------
 
-def _check(operation: str, tensor: Tensor) -> None:
-    if not tensor.is_cpu:
-        raise invalid(operation, f"a tensor is on {tensor.device}; this back end takes tensors of the CPU")
-    if tensor.layout is not torch.strided:
-        raise invalid(operation, f"a tensor has the layout {tensor.layout}; this call takes dense ones")
-
-
 def _plain(tensor: Tensor) -> bool:
-    """Returns whether a dense tensor of the CPU has its elements in order in memory."""
-    return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
+    """Returns whether a dense tensor has its elements in order in the host's memory."""
+    return tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
 
 
 class _Scratch:
@@ -123,47 +117,66 @@ class _Scratch:
 _scratch = _Scratch()
 
 
-class Buffers:
-    """The memory that a call uses, and the copies that must follow it. Keeps the tensors alive."""
+_HERE = Stream(torch.device("cpu"))
 
-    __slots__ = ("operation", "held", "copies", "_taken")
+
+def stream_of(tensors: Sequence[Tensor]) -> Stream:
+    """Returns the stream on which the caller uses the first of the tensors, for other threads."""
+    return _HERE if not tensors or tensors[0].is_cpu else Stream(tensors[0].device)
+
+
+class Buffers:
+    """The memory that a call uses, and the copies that must follow it. Keeps the tensors alive. Copies of tensors on a device are over
+    when they return."""
+
+    __slots__ = ("operation", "device", "held", "copies", "_taken")
 
     def __init__(self, operation: str) -> None:
         self.operation = operation
+        #: The type of the device of some tensor that is not on the CPU.
+        self.device: Optional[str] = None
         self.held: List[Any] = []
-        self.copies: List[Tuple[Tensor, Tensor]] = []
+        self.copies: List[Tuple[Tensor, Tensor, Stream]] = []
         self._taken: Optional[List[Tensor]] = None
 
     def __del__(self) -> None:
         for tensor in getattr(self, "_taken", None) or ():  # absent if __init__ was not run, as in a tracer
             _scratch.give(tensor)
 
+    def _check(self, tensor: Tensor) -> None:
+        if tensor.layout is not torch.strided:
+            raise invalid(self.operation, f"a tensor has the layout {tensor.layout}; this call takes dense ones")
+        if not tensor.is_cpu:
+            self.device = tensor.device.type
+            if tensor.is_meta:
+                raise invalid(self.operation, "a tensor is on meta, where it has no elements")
+
     def source(self, tensor: Tensor) -> Any:
         """Returns the address of the elements of `tensor`, for reading."""
-        _check(self.operation, tensor)
+        self._check(tensor)
         if not _plain(tensor):
-            tensor = tensor.contiguous().resolve_conj().resolve_neg()
+            tensor = tensor.detach().contiguous().resolve_conj().resolve_neg().cpu()
         self.held.append(tensor)
         return ffi.cast("void*", tensor.data_ptr())
 
     def target(self, tensor: Tensor, keeps: bool = False) -> Any:
         """Returns the address of the elements of `tensor`, for writing. `keeps`: the call also reads their present
         values."""
-        _check(self.operation, tensor)
+        self._check(tensor)
         self.held.append(tensor)
         if _plain(tensor):
             return ffi.cast("void*", tensor.data_ptr())
         copy = torch.empty(tensor.shape, dtype=tensor.dtype)
         if keeps:
             copy.copy_(tensor)
-        self.copies.append((tensor, copy))
+        self.copies.append((tensor, copy, stream_of([tensor])))
         return ffi.cast("void*", copy.data_ptr())
 
     def _together(self, tensors: Sequence[Tensor]) -> Optional[Any]:
         """Returns the address of tensors that are contiguous in memory, or None if they are not."""
-        first = expected = tensors[0].data_ptr()
+        first = expected = tensors[0].data_ptr() if tensors[0].is_cpu else 0
         for tensor in tensors:
-            _check(self.operation, tensor)
+            self._check(tensor)
             if not _plain(tensor) or (tensor.data_ptr() != expected and tensor.numel() > 0):
                 return None
             expected += tensor.nbytes
@@ -197,12 +210,13 @@ class Buffers:
         flat = self._flat(tensors)
         self.held.extend(tensors)
         for part, tensor in zip(flat.split([tensor.numel() for tensor in tensors]), tensors):
-            self.copies.append((tensor, part.view(tensor.shape)))
+            self.copies.append((tensor, part.view(tensor.shape), stream_of([tensor])))
         return ffi.cast("void*", flat.data_ptr())
 
     def finish(self) -> None:
-        for tensor, copy in self.copies:
-            tensor.detach().copy_(copy)
+        for tensor, copy, stream in self.copies:
+            with stream:
+                tensor.detach().copy_(copy)
 
 
 def single(operation: str, tensors: Union[Tensor, Sequence[Tensor]]) -> Tensor:

@@ -17,7 +17,7 @@ from ..errors import Error, TimedOut, check
 from ..lifetime import Handle, Life
 from ..reductions import Reduction
 from ..works import _notifier, _unfinished, orphan, wait_for, work_error
-from ._tensors import Buffers
+from ._tensors import Buffers, stream_of
 
 NO_TIMEOUT = timedelta(0)
 _Base: Any = dist.Work
@@ -125,15 +125,21 @@ class Work(_Base):
 
     def get_future(self) -> "Future[List[Tensor]]":
         """Returns a future with the tensors that the call writes. Functions chained to it run on the package's thread
-        for callbacks."""
+        for callbacks, and on the device on the present stream."""
         if self._future is None:
             over: Future[None] = Future()
+            stream = stream_of(self._outputs)
+
+            def complete(_: object) -> None:
+                with stream:
+                    over.set_result(None)
+
             # C++ sees an error only if a chained function raises it: set_exception is visible to Python only.
             self._future = over.then(self._outcome)
             if self.done():
                 over.set_result(None)
             else:
-                _notifier.add(self, lambda _: over.set_result(None))  # type: ignore[arg-type]
+                _notifier.add(self, complete)  # type: ignore[arg-type]
         return self._future
 
     def _outcome(self, _: Any) -> List[Tensor]:

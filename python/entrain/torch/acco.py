@@ -23,7 +23,7 @@ from .._library import lib
 from ..errors import ErrorRecord, FailedPrecondition, invalid
 from ..optim import Optim
 from ..training import State, StateEntry
-from ._layers import host_twin, is_dtensor, local_of, tensor_of
+from ._layers import check_copies, check_place, host_twin, is_dtensor, local_of, tensor_of
 from ._reports import Reports, Sink, span
 from ._seams import Hook, ddp_around, ddp_inside, make_alike, refuse_fsdp1, refuse_sparse, with_frozen
 
@@ -90,9 +90,10 @@ class ACCO:
             if param.requires_grad and (is_dtensor(param) or param.device != device or param.dtype != params[0].dtype):
                 raise invalid("ACCO", f"the parameter {name} is {'a DTensor' if is_dtensor(param) else param.dtype} on "
                                       f"{param.device}; expected plain tensors of one type on one device")
+            if param.requires_grad:
+                check_place("ACCO", name, param)
         refuse_sparse("ACCO", model, params, "; set sparse=False")
-        if device.type == "meta":
-            raise invalid("ACCO", "the parameters are on meta; give the model its memory first (to_empty, and its values)")
+        check_copies("ACCO", device)
         if staging is False and device.type != "cpu":
             raise invalid("ACCO", f"staging is False, and the parameters are on {device}, which the library does not see")
         self._staging = device.type != "cpu" if staging is None else staging
@@ -192,7 +193,8 @@ class ACCO:
         for name, param in self.model.named_parameters():
             if param.requires_grad and param.numel() and id(param) not in bound:
                 raise _refused(f"the parameter {name} requires gradients now, and did not, or was not there, when ACCO was made: nobody "
-                               "would step it. Let it require gradients when ACCO is made, or make another ACCO object")
+                               "would step it. Let it require gradients when ACCO is made, and let .to() come before, which may make new "
+                               "parameters; or make another ACCO object")
         for param, first in self._places:
             if param.numel() and param.data_ptr() != self._flat.data_ptr() + first * self._flat.element_size():
                 name = next((name for name, own in self.model.named_parameters() if own is param), "of the model")
@@ -214,6 +216,8 @@ class ACCO:
         def add(param: Tensor) -> None:
             gradient = param.grad
             assert gradient is not None
+            if gradient.device != self._gradients.device:
+                self._check_model()
             self._gradients[first:first + param.numel()].add_(gradient.reshape(-1))
             param.grad = None
 

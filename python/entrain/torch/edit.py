@@ -166,7 +166,7 @@ class EDiT:
         self._sync = self._mesh.comm("sync")
         self._check_sharding(sharding.ranks)
         for layer in self._layers:
-            layer.bind(dtype, sharding.size, self._staging)
+            layer.bind(dtype, sharding.size, self._staging, self._stream.known)
         self._outer = settings.outer_step if isinstance(settings.outer_step, TorchOuter) else None
         if self._outer is not None:
             self._outer.bind(self._layers, whole=self._mesh.coordinate("model")[1] == 1)
@@ -262,6 +262,7 @@ class EDiT:
         self._fetch()
         self._shard.broadcast()
         self._store()
+        self._stream.wait()  # to join, the library writes the twins again
         others = [(f"the parameter {name}", param.detach()) for name, param in self.model.named_parameters() if not param.requires_grad]
         others += [(f"the buffer {name}", buffer) for name, buffer in self.model.named_buffers()]
         make_alike("EDiT", self._sync, ((name, local_of(tensor)) for name, tensor in others))
@@ -440,7 +441,8 @@ class EDiT:
             if param.requires_grad and param.numel() and id(param) not in bound:
                 raise _misplaced(f"the parameter {name} requires gradients now, and did not, or was not there, when EDiT was made: it "
                                  "would train without being exchanged. Let it require gradients when EDiT is made (one that gets none "
-                                 "costs only its exchange), or close this EDiT object and make another one")
+                                 "costs only its exchange), and let .to() come before, which may make new parameters; or close this "
+                                 "EDiT object and make another one")
 
     def _compare(self) -> None:
         self._compared = True

@@ -1,8 +1,9 @@
 """The back end "entrain" of torch.distributed: a process group of Python over the library's communicators.
 
 A group has a communicator of its own. Collectives are untagged calls, which the library matches by program order as
-c10d does. Sends and receives are matched by their tag. Contiguous tensors are used in place. Strided tensors, and
-lists of tensors that are not contiguous, are copied.
+c10d does. Sends and receives are matched by their tag. Contiguous tensors of the CPU are used in place. Strided tensors,
+lists of tensors that are not contiguous, and tensors on a device are copied: a call waits for what the caller's stream does with its
+inputs, and the Work is over when the results are on the device.
 
 No thread of the library needs the interpreter's lock: the package's thread for callbacks completes futures. Waiting
 threads return to the interpreter every 100 ms, so that signals are noticed."""
@@ -13,7 +14,7 @@ import functools
 import inspect
 import sys
 from datetime import timedelta
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
 
 import torch
 import torch.distributed as dist
@@ -52,6 +53,7 @@ class ProcessGroup(_Base):
         self._sequence = 0
         self._options: Dict[Tuple[timedelta, int], Any] = {}
         self._coalesced: Optional[Coalesced] = None
+        self._served: Set[str] = set()  # types of devices, besides the CPU
         self._comm = _meet(store, rank, size, timeout)
 
     # ---- what c10d asks of a group ----------------------------------------------------------------------------------------
@@ -109,8 +111,6 @@ class ProcessGroup(_Base):
         return [_CPU]
 
     def _get_backend(self, device: torch.device) -> "ProcessGroup":
-        if torch.device(device).type != "cpu":
-            raise RuntimeError(f"the back end entrain serves cpu, not {device}")
         return self
 
     supports_splitting = False
@@ -167,6 +167,8 @@ class ProcessGroup(_Base):
 
     def _start(self, function: Any, arguments: Tuple[Any, ...], buffers: Buffers, outputs: List[Tensor],
                timeout: timedelta = NO_TIMEOUT, reduction: Optional[Reduction] = None, tag: int = -1) -> Work:
+        if buffers.device is not None and buffers.device not in self._served:
+            self._serve(buffers)
         options = self._option(timeout, tag)
         batch = self._coalesced
         if tag < 0:
@@ -194,6 +196,16 @@ class ProcessGroup(_Base):
             if out[0] != NULL:
                 orphan(out[0], held)
             raise
+
+    def _serve(self, buffers: Buffers) -> None:
+        """Refuses tensors of a device for which the program has named another back end. PyTorch passes them here all the same."""
+        for pair in dist.get_backend_config(self).split(","):
+            device, _, backend = pair.partition(":")
+            if device == buffers.device and backend != "entrain":
+                raise invalid(buffers.operation, f"a tensor is on {device}, for which this group was to have the back end {backend}. PyTorch "
+                                                 "does not mix a back end in Python with others in a group; make a group of its own for "
+                                                 f"{backend}")
+        self._served.add(str(buffers.device))
 
     def _with(self, batch: Optional[Coalesced], reduction: Optional[Reduction], options: Any, function: Any,
               arguments: Tuple[Any, ...], out: Any) -> int:
@@ -255,7 +267,7 @@ class ProcessGroup(_Base):
             raise invalid(operation, f"a tensor has the layout {tensor.layout}; this call takes dense and sparse_coo ones")
         if opts.reduceOp != dist.ReduceOp.SUM:
             raise invalid(operation, f"{opts.reduceOp.op} does not go with sparse tensors")
-        mine = tensor.detach().coalesce()
+        mine = tensor.detach().cpu().coalesce()
         counts = torch.empty(self._size, dtype=torch.int64)
         self.all_gather_single(counts, torch.tensor([mine._nnz()])).wait()
         rows = counts.tolist()
