@@ -308,7 +308,8 @@ TEST(Comm, ADeadlineNamesTheRankThatDidNotCome) {
         entrain_all_reduce(self.comm, &data, &data, 1, ENTRAIN_F32, ENTRAIN_SUM, &options, nullptr),
         ENTRAIN_TIMED_OUT);
     const auto took = steady_clock::now() - started;
-    EXPECT_GE(took, milliseconds(200));
+    // The other waiting rank may have begun earlier, and its deadline ends this call too.
+    EXPECT_GE(took, milliseconds(100));
     EXPECT_LT(took, milliseconds(450));
     const entrain_error_t error = RecordOf(self.comm);
     EXPECT_EQ(error.code, ENTRAIN_TIMED_OUT);

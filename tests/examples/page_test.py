@@ -1,4 +1,4 @@
-"""Checks that the tables of docs/experiments.md follow from the results in examples/results."""
+"""Checks that the tables of docs/experiments.md and README.md follow from the results in examples/results."""
 
 import pathlib
 import sys
@@ -12,7 +12,7 @@ import experiments  # noqa: E402  (the path comes first)
 class Page(unittest.TestCase):
     def setUp(self):
         self.found = experiments.kept_tables()
-        self.page = experiments.PAGE.read_text(encoding="utf-8")
+        self.page = "".join(page.read_text(encoding="utf-8") for page in experiments.PAGES)
 
     def test_every_table_is_that_of_the_kept_results(self):
         shown = {

@@ -391,12 +391,6 @@ class Runs(unittest.TestCase):
         with self.assertRaises(KeyError):
             experiments.with_tables(page, {"x": ""})
 
-    def test_the_pages_have_the_figures_of_the_kept_runs(self):
-        found = experiments.kept_tables()
-        for page in experiments.PAGES:
-            text = page.read_text(encoding="utf-8")
-            self.assertEqual(experiments.with_tables(text, found), text, f"{page}: run examples/experiments.py page")
-
     def test_a_run_is_made_again_when_its_flags_are_others(self):
         self.call("idle")
         kept = self.top / "out/idle.flags"
