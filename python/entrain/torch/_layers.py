@@ -63,6 +63,10 @@ class Layer:
     params: List[Tuple[str, nn.Parameter]]
     #: The ranks along the tensor axis hold equal values.
     replicated: bool = False
+    #: Names of the optimizer's states that are exchanged as if they were parameters, which they equal in shape.
+    states: Tuple[str, ...] = ()
+    #: The states that the library has written (a load, a join) count, and not those of the optimizer, which has not seen them yet.
+    keeps_states: bool = False
     #: This rank's parts of all parameters, each with room for the longest part of any rank. They lie one after another in an
     #: array for each type that parameters have (one, as a rule). Set by `bind`.
     parts: List[Tensor] = dataclasses.field(default_factory=list)
@@ -84,12 +88,12 @@ class Layer:
         device = local_of(self.params[0][1]).device
         ends: Dict[torch.dtype, int] = {}
         places = []
-        for (_, param), room in zip(self.params, self.rooms):
+        for (_, param), room in zip(self.exchanged, self.rooms):
             places.append(ends.get(param.dtype, 0))
             ends[param.dtype] = places[-1] + room
         flats = {kind: torch.zeros(end, dtype=kind, device=device) for kind, end in ends.items()}
         self.flats = list(flats.values())
-        self.parts = [flats[param.dtype][place:place + room] for (_, param), place, room in zip(self.params, places, self.rooms)]
+        self.parts = [flats[param.dtype][place:place + room] for (_, param), place, room in zip(self.exchanged, places, self.rooms)]
         self.host = host_twin(sum(self.rooms), dtype, device) if staging else self.flats[0]
         for (_, param), room, whole in zip(self.params, self.rooms, self.parts):
             # This is the only use of a private member: to_local() returns an alias, and no public function gives other
@@ -129,15 +133,48 @@ class Layer:
         return [(self.flats[0], other)] if len(self.flats) == 1 else zip(self.parts, other.split(self.rooms))
 
     @property
+    def exchanged(self) -> List[Tuple[str, nn.Parameter]]:
+        """The names of all that is exchanged: the parameters, then for each state the parameters to which it belongs."""
+        return self.params + [(f"{name}/{state}", param) for state in self.states for name, param in self.params]
+
+    @torch.no_grad()
+    def bind_states(self, optimizer: torch.optim.Optimizer) -> None:
+        """Moves the states of `optimizer` to the array of the parameters, if they are not there. A state that the optimizer has not made
+        yet begins with the parameter's values."""
+        keeps = self.keeps_states
+        parts = iter(self.parts[len(self.params):])
+        for state in self.states:
+            for name, param in self.params:
+                local = local_of(param)
+                part = next(parts)[:local.numel()].view(local.shape)
+                known = optimizer.state.get(param, {})
+                if not known:
+                    if not keeps:
+                        part.copy_(local)
+                    continue
+                self.keeps_states = False
+                mine = known.get(state)
+                if not isinstance(mine, Tensor) or local_of(mine).shape != local.shape:
+                    found = sorted(key for key, one in known.items() if isinstance(one, Tensor) and local_of(one).shape == local.shape)
+                    raise FailedPrecondition(ErrorRecord(
+                        code=lib.ENTRAIN_FAILED_PRECONDITION,
+                        text=f"exchange_state has {state!r}, and the optimizer keeps no such state of the parameter's shape for {name}; it "
+                             f"keeps {found}"))
+                if local_of(mine).data_ptr() != part.data_ptr() or mine.dtype != part.dtype:
+                    if not keeps:
+                        part.copy_(local_of(mine))
+                    known[state] = like(part, param)
+
+    @property
     def count(self) -> int:
-        """The number of elements of the whole parameters."""
-        return sum(param.numel() for _, param in self.params)
+        """The number of elements of all that is exchanged, whole."""
+        return sum(param.numel() for _, param in self.exchanged)
 
     @property
     def segments(self) -> List[Tuple[int, int]]:
-        """For each whole parameter, its number of elements and the length of its dimension 0. With these, a portable
+        """For each whole parameter or state, its number of elements and the length of its dimension 0. With these, a portable
         checkpoint fits any sharding."""
-        return [(param.numel(), param.shape[0] if param.dim() else 1) for _, param in self.params]
+        return [(param.numel(), param.shape[0] if param.dim() else 1) for _, param in self.exchanged]
 
     def check_bound(self) -> None:
         """Raises FailedPrecondition if the memory of a parameter was replaced after `bind`. The error names the

@@ -97,6 +97,10 @@ class EDiT:
                   entrain/train.h says what each is), or "published": the defaults of the published code, which are plain
                   averaging. With `config` there is none unless it is named
     staging       True: such a twin also for other parameters; None: only where it is needed
+    exchange_state
+                  names of tensors in the optimizer's state that have the parameters' shapes and are models of their own, such as
+                  ["z"] of schedule-free optimizers. They are exchanged with their parameters, by the same rules: weights and clip
+                  are of both together. All other states stay with their replica
     join          seconds. This replica joins replicas that train with admit="exchange", for example when it is started
                   again after a loss. The constructor waits until they take it in, at most so long, and the parameters
                   become theirs; `info.steps` says at which step they are. At its first exchange it also gets the buffers of a
@@ -118,7 +122,7 @@ class EDiT:
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, config: Optional[EditConfig] = None, *,
                  comm: Optional[Comm] = None, mesh: Optional[Mesh] = None, replicated: Iterable[nn.Parameter] = (),
                  layers: Optional[Sequence[nn.Module]] = None, staging: Optional[bool] = None, preset: Optional[str] = None,
-                 join: Optional[float] = None, hand_over: Optional[Mapping[str, Any]] = None,
+                 exchange_state: Sequence[str] = (), join: Optional[float] = None, hand_over: Optional[Mapping[str, Any]] = None,
                  outer_scheduler: Optional[OuterScheduler] = None, min_replicas: int = 1, **options: "Unpack[TorchKeywords]") -> None:
         settings, given = config_of(config, options)
         if mesh is not None and comm is None:
@@ -136,6 +140,10 @@ class EDiT:
         self.model = model
         self.optimizer = optimizer
         self._layers = layers_of(model, layers, replicated)
+        if isinstance(exchange_state, str) or len(set(exchange_state)) != len(exchange_state):
+            raise invalid("EDiT", f"exchange_state is {exchange_state!r}; expected a list of different names, such as [\"z\"]")
+        for layer in self._layers:
+            layer.states = tuple(exchange_state)
         self._pending = [False] * len(self._layers)
         # Layers that wait before the model's forward pass: the forward pass of their module has not run in some training pass (a
         # ModuleList, a module whose parts or parameters others use), so nothing says when they are used. Before the first pass: all.
@@ -168,6 +176,9 @@ class EDiT:
         for layer in self._layers:
             layer.bind(dtype, sharding.size, self._staging, self._stream.known)
         self._outer = settings.outer_step if isinstance(settings.outer_step, TorchOuter) else None
+        if self._outer is not None and exchange_state:
+            raise invalid("EDiT", f"exchange_state with the outer {self._outer.name} of torch, which knows the parameters alone; take an "
+                                  "outer optimizer of the library (SGD, AdamW)")
         if self._outer is not None:
             self._outer.bind(self._layers, whole=self._mesh.coordinate("model")[1] == 1)
         kind = "f32" if dtype == torch.float32 else "bf16"
@@ -186,6 +197,7 @@ class EDiT:
                             fetch=self._fetch if self._staging else None)
         if join is not None:  # they are the others' now
             self._store()
+            self._keep_states()
         self._joined = self._joining = join is not None  # _joining: until its first exchange
         self._joins = self._edit.info().joins  # that have met this replica
         self._reports = Reports(type(self).__name__, "syncs", "steps", self._edit.losses)
@@ -258,6 +270,7 @@ class EDiT:
 
     @torch.no_grad()
     def _start_alike(self) -> None:
+        self._bind_states()
         self._stream.note()
         self._fetch()
         self._shard.broadcast()
@@ -302,8 +315,19 @@ class EDiT:
             if not pending:  # a layer whose exchange is under way is stored when it is over
                 layer.store()
 
+    def _keep_states(self) -> None:
+        """Must be called when the library has replaced the state."""
+        for layer in self._layers:
+            layer.keeps_states = bool(layer.states)
+
+    def _bind_states(self) -> None:
+        for layer in self._layers:
+            if layer.states and not any(self._pending):
+                layer.bind_states(self.optimizer)
+
     def _fetch_now(self) -> None:
         """Must be called before the library reads the parameters without asking for them."""
+        self._bind_states()
         if self._staging:
             self._stream.note()
             self._fetch()
@@ -386,6 +410,7 @@ class EDiT:
             self._compare()
         if self._wishes_checkpoint:
             self._edit.wish(checkpoint=True)
+        self._bind_states()
         self._stream.note()
         self._fetched = False
         if self._reports.wanted or self._min_replicas > 1:
@@ -820,6 +845,7 @@ class EDiT:
         self._edit.load(os.fspath(directory), name, kind="exact" if exact else "portable")
         self._compared = True
         self._store()
+        self._keep_states()
         self._restart()
         self._reshard()
 
@@ -870,6 +896,7 @@ class EDiT:
             self._outer.install(outer)
         self._compared = True
         self._store()
+        self._keep_states()
         self._restart()
         self._reshard()
 
@@ -891,7 +918,7 @@ class EDiT:
                 yield entry, f"{entry.name}/rank{entry.rank}" if of_rank else entry.name, None
                 continue
             offset = 0
-            for name, param in self._layers[entry.layer].params:
+            for name, param in self._layers[entry.layer].exchanged:
                 if offset <= entry.first < offset + param.numel() or not local_of(param).numel():
                     yield entry, f"{of}/{name}", param
                 offset += param.numel()
@@ -947,14 +974,14 @@ class AEDiT(EDiT):
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, config: Optional[EditConfig] = None, *,
                  comm: Optional[Comm] = None, mesh: Optional[Mesh] = None, replicated: Iterable[nn.Parameter] = (),
                  layers: Optional[Sequence[nn.Module]] = None, staging: Optional[bool] = None, preset: Optional[str] = None,
-                 join: Optional[float] = None, hand_over: Optional[Mapping[str, Any]] = None,
+                 exchange_state: Sequence[str] = (), join: Optional[float] = None, hand_over: Optional[Mapping[str, Any]] = None,
                  outer_scheduler: Optional[OuterScheduler] = None, min_replicas: int = 1, **options: "Unpack[TorchKeywords]") -> None:
         if not options.get("use_async", True):
             raise invalid("AEDiT", "use_async is false; take EDiT")
         options["use_async"] = True
         super().__init__(model, optimizer, config, comm=comm, mesh=mesh, replicated=replicated, layers=layers,
-                         staging=staging, preset=preset, join=join, hand_over=hand_over, outer_scheduler=outer_scheduler,
-                         min_replicas=min_replicas, **options)
+                         staging=staging, preset=preset, exchange_state=exchange_state, join=join, hand_over=hand_over,
+                         outer_scheduler=outer_scheduler, min_replicas=min_replicas, **options)
 
 
 class DiLoCo(EDiT):

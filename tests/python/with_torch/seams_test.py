@@ -135,6 +135,108 @@ same_everywhere(comm, flat(model))
 """, 2)
 
 
+FREE = """
+class ScheduleFree(torch.optim.Optimizer):  # SGD of arXiv 2405.15682: the parameters are y; z makes the steps; x is their mean
+    def __init__(self, params, lr=0.05, beta=0.9):
+        super().__init__(params, dict(lr=lr, beta=beta, count=0))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            group["count"] += 1
+            for y in group["params"]:
+                state = self.state[y]
+                if "z" not in state:
+                    state["z"], state["unused"] = y.clone(), torch.zeros(1)
+                z = state["z"]
+                x = (y - (1 - group["beta"]) * z) / group["beta"]
+                z -= group["lr"] * y.grad
+                x.lerp_(z, 1 / group["count"])
+                y.copy_(group["beta"] * x + (1 - group["beta"]) * z)
+
+    def means(self):
+        return torch.cat([((y - 0.1 * self.state[y]["z"]) / 0.9).detach().flatten() for y in self.param_groups[0]["params"]])
+
+
+def train(model, optimizer, first, last):
+    for step in range(first, last):
+        optimizer.zero_grad()
+        loss_of(model, comm.rank, step).backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("warm", [0, 3])
+@pytest.mark.parametrize("staging", [None, True])
+def test_states_that_are_models_of_their_own(warm, staging):
+    run(FREE + """
+options = dict(comm=comm, local_sgd_sync_interval=4, local_sgd_warmup_steps=warm, staging=staging)
+apart, both = [], []
+for names, found in (((), apart), (("z",), both)):
+    model = build()
+    optimizer = ScheduleFree(model.parameters())
+    with entrain.torch.EDiT(model, optimizer, preset="published", exchange_state=names, **options) as edit:
+        train(model, optimizer, 0, warm + 8)
+        edit.synchronize()
+        found.append(optimizer.means())
+rows = comm.all_gather(apart[0])
+assert not torch.equal(torch.as_tensor(rows[0]), torch.as_tensor(rows[1]))  # the model of eval() differs
+same_everywhere(comm, both[0])
+
+# Plain averaging of y and z, step by step.
+models = [build() for _ in range(2)]
+optimizers = [ScheduleFree(model.parameters()) for model in models]
+for step in range(warm + 8):
+    for rank, (model, optimizer) in enumerate(zip(models, optimizers)):
+        optimizer.zero_grad()
+        loss_of(model, rank, step).backward()
+    if step < warm:
+        for a, b in zip(models[0].parameters(), models[1].parameters()):
+            a.grad = (a.grad + b.grad) / 2
+            b.grad = a.grad.clone()
+    for optimizer in optimizers:
+        optimizer.step()
+    if step >= warm and (step + 1 - warm) % 4 == 0:
+        with torch.no_grad():
+            for a, b in zip(models[0].parameters(), models[1].parameters()):
+                for one, other in ((a, b), (optimizers[0].state[a]["z"], optimizers[1].state[b]["z"])):
+                    mean = (one + other) / 2
+                    one.copy_(mean)
+                    other.copy_(mean)
+assert torch.allclose(both[0], optimizers[0].means(), atol=2e-6), (both[0] - optimizers[0].means()).abs().max()
+
+# With an outer optimizer, over a save: the loaded z counts, not that of the new optimizer.
+model = build()
+optimizer = ScheduleFree(model.parameters())
+edit = entrain.torch.DiLoCo(model, optimizer, exchange_state=["z"], **options)
+train(model, optimizer, 0, warm + 8)
+edit.synchronize()
+state, inner = edit.state_dict(), copy.deepcopy(optimizer.state_dict())
+assert any(name.startswith("anchor/") and name.endswith("/z") for name in state), sorted(state)
+train(model, optimizer, warm + 8, warm + 14)
+ended = optimizer.means()
+edit.close()
+model = build(5)
+optimizer = ScheduleFree(model.parameters())
+edit = entrain.torch.DiLoCo(model, optimizer, exchange_state=["z"], **options)
+edit.load_state_dict(state)
+optimizer.load_state_dict(inner)
+train(model, optimizer, warm + 8, warm + 14)
+assert torch.equal(optimizer.means(), ended)
+edit.close()
+
+import pytest
+with pytest.raises(entrain.InvalidArgument, match="exchange_state is 'z'; expected a list"):
+    entrain.torch.EDiT(model, optimizer, exchange_state="z", **options)
+model = build()
+optimizer = ScheduleFree(model.parameters())
+edit = entrain.torch.EDiT(model, optimizer, exchange_state=["unused"], **options)
+with pytest.raises(entrain.FailedPrecondition, match="exchange_state has 'unused'.*of the parameter's shape for .*; it keeps ..z"):
+    train(model, optimizer, 0, 3)
+edit.close()
+""", 2, warm=warm, staging=staging)
+
+
 @pytest.mark.parametrize("told", [True, False])
 @pytest.mark.parametrize("warm", [0, 5])
 def test_passes_in_the_step_of_another_optimizer(told, warm):
