@@ -24,6 +24,10 @@ for argument in "$@"; do
   esac
 done
 cd "$(dirname "$0")/.."
+for tool in cmake git openssl readelf; do
+  command -v $tool >/dev/null || die "needs $tool"
+done
+[ -z "$wheel" ] || [ -x build/wheel-tools/bin/twine ] || die "needs build/wheel-tools, which tools/setup.sh wheel makes"
 work=$PWD/build/wheel-test
 rm -rf "$work"
 mkdir -p "$work"
