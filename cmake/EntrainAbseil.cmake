@@ -1,6 +1,6 @@
-# Finds Abseil: the system's libraries, or Abseil's source. The system's libraries are enough for development. A library for
-# other machines must contain Abseil. This needs the source, because Debian's archives are not position-independent.
-# `tools/setup.sh abseil` gets the source.
+# Abseil: the system's libraries, which EntrainPackages.cmake finds, or its source. The system's libraries are enough for
+# development. A library for other machines must contain Abseil. This needs the source, because Debian's archives are not
+# position-independent. `tools/setup.sh abseil` gets the source.
 include_guard()
 
 set(ENTRAIN_ABSEIL_SOURCE "" CACHE PATH "Folder of Abseil's source, to be linked in; empty: the system's Abseil")
@@ -17,6 +17,5 @@ if(ENTRAIN_ABSEIL_SOURCE)
   set(CMAKE_CXX_VISIBILITY_PRESET ${entrain_visibility})
   set(abseil_state ${ENTRAIN_ABSEIL_SOURCE})
 else()
-  find_package(absl REQUIRED)
   set(abseil_state "the system's")
 endif()

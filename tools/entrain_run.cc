@@ -192,8 +192,8 @@ void Job::TakeSignals() {
       continue;  // only wakes the loop, which checks every rank
     }
     const bool asked_before = ending_ >= Ending::kAsked;
-    output_.Say(absl::StrCat("got SIG", sigabbrev_np(signal),
-                             asked_before ? ", killing" : ", ending", " all ranks"));
+    output_.Say(absl::StrCat("got ", SignalName(signal), asked_before ? ", killing" : ", ending",
+                             " all ranks"));
     End(asked_before ? SIGKILL : signal, 128 + signal);
   }
 }

@@ -1,6 +1,5 @@
 # entrain-perf, and the loop that it shares with the programs of bench/ that measure other
 # libraries.
-find_package(nlohmann_json REQUIRED)
 
 add_library(entrain_perf_loop STATIC
   ${CMAKE_CURRENT_LIST_DIR}/perf/cores.cc ${CMAKE_CURRENT_LIST_DIR}/perf/measure.cc

@@ -6,11 +6,13 @@
 #include <cstring>
 #include <set>
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
 #include "lib/base/status.h"
@@ -84,13 +86,39 @@ void UnblockSignals() {
   _exit(127);
 }
 
-std::string SignalName(int signal) {
-  const char* name = sigabbrev_np(signal);
-  const char* text = sigdescr_np(signal);
-  if (name == nullptr || text == nullptr) {
-    return absl::StrCat("signal ", signal);
+struct NamedSignal {
+  int signal;
+  const char* name;
+};
+
+// The signals that end a process. (sigabbrev_np would name them, but glibc has it only since 2.32.)
+constexpr NamedSignal kFatalSignals[] = {
+    {SIGHUP, "SIGHUP"},   {SIGINT, "SIGINT"},       {SIGQUIT, "SIGQUIT"}, {SIGILL, "SIGILL"},
+    {SIGTRAP, "SIGTRAP"}, {SIGABRT, "SIGABRT"},     {SIGBUS, "SIGBUS"},   {SIGFPE, "SIGFPE"},
+    {SIGKILL, "SIGKILL"}, {SIGUSR1, "SIGUSR1"},     {SIGSEGV, "SIGSEGV"}, {SIGUSR2, "SIGUSR2"},
+    {SIGPIPE, "SIGPIPE"}, {SIGALRM, "SIGALRM"},     {SIGTERM, "SIGTERM"}, {SIGXCPU, "SIGXCPU"},
+    {SIGXFSZ, "SIGXFSZ"}, {SIGVTALRM, "SIGVTALRM"}, {SIGPROF, "SIGPROF"}, {SIGIO, "SIGIO"},
+    {SIGPWR, "SIGPWR"},   {SIGSYS, "SIGSYS"},
+};
+
+// Closes all descriptors but `kept`. (close_range would be one call, but glibc has it only since
+// 2.34, and Linux since 5.9.)
+void CloseAllBut(int kept) {
+  DIR* const opened = opendir("/proc/self/fd");
+  if (opened == nullptr) {
+    return;
   }
-  return absl::StrCat("SIG", name, " (", text, ")");
+  std::vector<int> others;
+  while (const dirent* entry = readdir(opened)) {
+    int fd = -1;  // the names "." and ".." are no numbers
+    if (absl::SimpleAtoi(entry->d_name, &fd) && fd != kept && fd != dirfd(opened)) {
+      others.push_back(fd);
+    }
+  }
+  closedir(opened);
+  for (const int fd : others) {
+    close(fd);
+  }
 }
 
 // Reads numbers of process groups from the pipe `line`, and keeps a list of the groups. A negative
@@ -100,10 +128,7 @@ std::string SignalName(int signal) {
   setsid();  // so that signals to a terminal's foreground group do not reach it
   // Closes all other descriptors. Only the parent may hold the pipe's other end. Readers of the
   // output must not have to wait until the guardian closes the output.
-  if (line > 0) {
-    close_range(0, static_cast<unsigned>(line) - 1, 0);
-  }
-  close_range(static_cast<unsigned>(line) + 1, ~0U, 0);
+  CloseAllBut(line);
   std::set<pid_t> groups;
   pid_t group = 0;
   while (true) {
@@ -184,9 +209,22 @@ bool ReapRank(RankProcess* rank) {
   return true;
 }
 
+std::string SignalName(int signal) {
+  for (const NamedSignal& fatal : kFatalSignals) {
+    if (fatal.signal == signal) {
+      return fatal.name;
+    }
+  }
+  return absl::StrCat("signal ", signal);
+}
+
 std::string HowItEnded(const RankProcess& rank) {
-  return rank.signal != 0 ? absl::StrCat("was killed by ", SignalName(rank.signal))
-                          : absl::StrCat("exited with code ", rank.code);
+  if (rank.signal == 0) {
+    return absl::StrCat("exited with code ", rank.code);
+  }
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): threads share a buffer for signals without a name only
+  const char* const text = strsignal(rank.signal);
+  return absl::StrCat("was killed by ", SignalName(rank.signal), " (", text, ")");
 }
 
 absl::StatusOr<Guardian> Guardian::Start() {

@@ -39,6 +39,9 @@ void SignalRank(const RankProcess& rank, int signal);
 // call has detected the end.
 bool ReapRank(RankProcess* rank);
 
+// Returns "SIGTERM", for example, or "signal 40" for a signal without a name.
+std::string SignalName(int signal);
+
 // Returns "exited with code 3" or "was killed by SIGKILL (Killed)", for example.
 std::string HowItEnded(const RankProcess& rank);
 

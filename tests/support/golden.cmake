@@ -1,6 +1,5 @@
 # The numbers of tests/testdata, and the unit that reads them.
 if(NOT TARGET entrain_golden)
-  find_package(nlohmann_json REQUIRED)
   add_library(entrain_golden INTERFACE)
   target_compile_definitions(entrain_golden INTERFACE
                              ENTRAIN_TESTDATA="${PROJECT_SOURCE_DIR}/tests/testdata")

@@ -1,4 +1,3 @@
-find_package(nlohmann_json REQUIRED)
 entrain_test(entrain_perf_test SOURCES ${CMAKE_CURRENT_LIST_DIR}/entrain_perf_test.cc
   DEPS absl::strings nlohmann_json::nlohmann_json LABELS multi TIMEOUT 240)
 target_compile_definitions(entrain_perf_test

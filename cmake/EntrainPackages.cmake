@@ -1,0 +1,22 @@
+# Finds the packages that every build needs. The error names all that are missing, so that one installation is enough.
+include_guard()
+
+find_package(Threads REQUIRED)
+set(entrain_missing "")
+# entrain_find(PACKAGE WORDS DEBIAN [arguments of find_package]): WORDS and DEBIAN, the package's name in Debian, are for the error.
+macro(entrain_find package words debian)
+  find_package(${package} ${ARGN} QUIET)
+  if(NOT ${package}_FOUND)
+    list(APPEND entrain_missing "${words} (Debian: ${debian})")
+  endif()
+endmacro()
+entrain_find(OpenSSL "OpenSSL 3.0 or later" libssl-dev 3.0 COMPONENTS Crypto SSL)
+entrain_find(CLI11 CLI11 libcli11-dev)
+entrain_find(nlohmann_json nlohmann-json nlohmann-json3-dev)
+if(NOT ENTRAIN_ABSEIL_SOURCE)
+  entrain_find(absl "Abseil, or its source by -DENTRAIN_ABSEIL_SOURCE=<folder>" libabsl-dev)
+endif()
+if(entrain_missing)
+  list(JOIN entrain_missing "\n  " entrain_missing)
+  message(FATAL_ERROR "Packages for building Entrain are missing:\n  ${entrain_missing}")
+endif()
