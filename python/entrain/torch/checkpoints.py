@@ -125,10 +125,14 @@ class Checkpoints:
     def _write(self) -> str:
         edit = self._edit
         edit._wait_all()
-        name = self._begin_to_save(lambda values: edit.engine.reduce(values).values, edit.engine.reduce([]).rank == 0)
+        name = self._begin_to_save(lambda values: edit.engine.reduce(values).values, self._is_first)
         edit.save(self._directory, name, overwrite=True)
-        self._clean(name, edit.engine.reduce([]).rank == 0)
+        self._clean(name, self._is_first())
         return name
+
+    def _is_first(self) -> bool:
+        """Whether this rank is the first of those that live. Collective."""
+        return self._edit.engine.reduce([]).rank == 0
 
     def _write_warmup(self) -> str:
         edit = self._edit
@@ -137,7 +141,7 @@ class Checkpoints:
             return edit.comm.all_reduce(np.array(values, np.float64)).tolist()  # type: ignore[no-any-return]
 
         first = edit.comm.rank == 0
-        name = self._begin_to_save(total, first)
+        name = self._begin_to_save(total, lambda: first)
         error = None
         if first:
             error = self._try(lambda: _replace(os.path.join(self._directory, name + ".ckpt"), lambda path: _dump(path, {
@@ -146,13 +150,16 @@ class Checkpoints:
         self._clean(name, first)
         return name
 
-    def _begin_to_save(self, total: Callable[[List[float]], List[float]], first: bool) -> str:
+    def _begin_to_save(self, total: Callable[[List[float]], List[float]], is_first: Callable[[], bool]) -> str:
         """Writes this rank's file, and returns the checkpoint's name. `total` adds values over the ranks."""
-        edit = self._edit
-        earlier = len(checkpoints_in(self._directory)) if first and not self._continues else 0
-        # With A-EDiT each replica has made another number of steps.
-        mine: List[float] = [edit.info.steps, random.SystemRandom().randrange(1, 1 << 32), earlier]
-        steps, token, earlier = map(int, total(mine if first else [0.0] * 3))
+        edit, token = self._edit, 0
+        while token == 0:  # the first rank was lost before it said the number
+            mine: List[float] = [0.0] * 3
+            if is_first():
+                earlier = 0 if self._continues else len(checkpoints_in(self._directory))
+                # With A-EDiT each replica has made another number of steps.
+                mine = [edit.info.steps, random.SystemRandom().randrange(1, 1 << 32), earlier]
+            steps, token, earlier = map(int, total(mine))
         if earlier and not self._overwrite:
             raise _misplaced(f"save: {self._directory} has {earlier} checkpoints of an earlier run; call resume before the first step, "
                              "take another directory, or set overwrite=True")
@@ -261,9 +268,11 @@ class Checkpoints:
         try:
             self._edit.load(self._directory, name)
             return True
-        except FailedPrecondition:
+        except FailedPrecondition as error:
             # Other replicas: without the state of each of them. Another cause is an error again.
             self._edit.load(self._directory, name, exact=False)
+            if self._edit.comm.rank == 0:
+                warnings.warn(f"resume: {name} goes on without what only one replica has ({error})", stacklevel=5)
             return False
 
     def _ranks_of(self, name: str) -> List[int]:
