@@ -13,7 +13,7 @@ from .errors import Error, FailedPrecondition, InvalidArgument, invalid
 
 Directory = Union[str, "os.PathLike[str]"]
 
-_PART = re.compile(r"_\d{4}_[0-9a-f]{8}$")  # of a file that belongs to the checkpoint named before it
+_PART = re.compile(r"_\d{4,}_[0-9a-f]{8}$")  # of a file that belongs to the checkpoint named before it
 
 
 def checkpoints_in(directory: Directory) -> List[str]:
@@ -48,18 +48,24 @@ def remove_old_checkpoints(directory: Directory, keep: int, saved: str) -> None:
                 os.unlink(entry.path)
 
 
+def broadcast_text(comm: Comm, text: str) -> str:
+    """Returns rank 0's text on all ranks. Collective."""
+    data = np.frombuffer(text.encode(), np.uint8).copy()
+    length = np.array([data.size])
+    comm.broadcast(length, root=0)
+    data = data if comm.rank == 0 else np.zeros(int(length[0]), np.uint8)
+    if length[0]:
+        comm.broadcast(data, root=0)
+    return data.tobytes().decode()
+
+
 def resume_from(comm: Comm, directory: Directory, load: Callable[[str], None]) -> Optional[str]:
     """Calls `load` with the names of the checkpoints that rank 0 finds, the newest first, until one is whole. Returns its
     name; None: there is no checkpoint. Rank 0 warns of those that are damaged. If all are damaged, raises the error of the
     newest. Collective over `comm`."""
-    text = "\0".join(checkpoints_in(directory)).encode() if comm.rank == 0 else b""
-    length = np.array([len(text)])
-    comm.broadcast(length, root=0)
-    names = np.frombuffer(text, np.uint8).copy() if comm.rank == 0 else np.zeros(int(length[0]), np.uint8)
-    if length[0]:
-        comm.broadcast(names, root=0)
+    text = broadcast_text(comm, "\0".join(checkpoints_in(directory)) if comm.rank == 0 else "")
     first: Optional[Error] = None
-    for name in filter(None, names.tobytes().decode().split("\0")):
+    for name in filter(None, text.split("\0")):
         try:
             load(name)
             return name

@@ -556,10 +556,13 @@ class EDiT(Checkpointed):
             self._call(lib.entrain_edit_begin_forward, training, first_microbatch, syncing)
         return bool(syncing[0])
 
-    def wait_layer(self, layer: int) -> None:
-        """Waits for the layer's exchange. Afterwards its parameters have equal bits on all replicas."""
-        self._watch(lib.entrain_edit_layer_work, layer)
+    def wait_layer(self, layer: int, timeout: Optional[float] = None) -> bool:
+        """Waits for the layer's exchange. Afterwards its parameters have equal bits on all replicas. Returns False if the exchange is not
+        over after `timeout` seconds (None: as long as its own deadline allows)."""
+        if not self._watch(lib.entrain_edit_layer_work, layer, timeout=timeout):
+            return False
         self._call(lib.entrain_edit_wait_layer, layer)
+        return True
 
     def end_step(self) -> None:
         """Counts a step. Must be called after the inner optimizer's step."""

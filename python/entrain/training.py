@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, Callable, ClassVar, Dict, List, Mapping, Optio
 import numpy as np
 import numpy.typing as npt
 
-from ._library import NULL, OK, ffi, lib, nanoseconds, new_struct
+from ._library import IN_PROGRESS, NULL, OK, ffi, lib, nanoseconds, new_struct
 from .arrays import DType, buffer_of, numpy_dtype
 from .errors import Aborted, Error, invalid
 from .lifetime import Handle, Life
@@ -26,15 +26,15 @@ class Trained(Handle):
         super().__init__(life)
         self._callbacks = list(callbacks)
 
-    def _watch(self, make: Callable[..., int], *arguments: Any) -> None:
-        """Waits for the work that `make` returns. Ignores the work's error, because the call that uses the result
-        returns the same error."""
+    def _watch(self, make: Callable[..., int], *arguments: Any, timeout: Optional[float] = None) -> bool:
+        """Waits for the work that `make` returns, at most `timeout` seconds. Returns whether it is over. Ignores the work's error,
+        because the call that uses the result returns the same error."""
         out = ffi.new("entrain_work_t**")
         with self._life as handle:
             if make(handle, *arguments, out) != OK:
-                return
+                return True
         try:
-            wait_for(out[0])
+            return wait_for(out[0], -1 if timeout is None else int(timeout * 1e9)) != IN_PROGRESS
         finally:
             lib.entrain_work_free(out[0])
 

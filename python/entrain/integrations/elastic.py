@@ -51,10 +51,12 @@ def alone(*, join: float = 600.0, **options: Any) -> Place:
         raise invalid("elastic.alone", "RANK and WORLD_SIZE are not set; start the program with entrain-run --elastic, or with a "
                                        "supervisor that sets them, ENTRAIN_STORE, and ENTRAIN_RESTARTS for a process that it starts again")
     restarted = int(os.environ.get("ENTRAIN_RESTARTS", "0")) > 0
-    comm = Comm.alone() if restarted else Comm.from_env()
+    comm = None if restarted else Comm.from_env()
+    store = Store.open("env:")  # stays open: what it is found by is removed now
     for name in _HIDDEN:
         os.environ.pop(name, None)
-    return Place(int(rank), int(size), restarted, {**_given(comm, join if restarted else None), **options})
+    given = _given(comm or Comm.alone(store), store, join if restarted else None)
+    return Place(int(rank), int(size), restarted, {**given, **options})
 
 
 def torchrun(*, join: float = 600.0, **options: Any) -> Place:
@@ -79,8 +81,8 @@ def torchrun(*, join: float = 600.0, **options: Any) -> Place:
         comm = Comm.create(store, rank, ranks, name=f"replica {replica} {life}")
     else:
         comm = Comm.create(store, replica * ranks + rank, replicas * ranks, name="replicas")
-    return Place(replica, replicas, restarted, {**_given(comm, join if restarted else None), "admit_store": store, **options})
+    return Place(replica, replicas, restarted, {**_given(comm, store, join if restarted else None), **options})
 
 
-def _given(comm: Comm, join: "float | None") -> Dict[str, Any]:
-    return dict(comm=comm, on_loss="finish", admit="exchange", join=join)
+def _given(comm: Comm, store: Store, join: "float | None") -> Dict[str, Any]:
+    return dict(comm=comm, on_loss="finish", admit="exchange", admit_store=store, join=join)

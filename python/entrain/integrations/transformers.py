@@ -90,7 +90,8 @@ class EDiTCallback(TrainerCallback):
             _refuse_alone(args, options)
             options.setdefault("hand_over", {"optimizer": optimizer, "scheduler": scheduler})
         self.edit = _replicas.replica(_CALL, kwargs["model"], optimizer, options)
-        self._checkpoints = Checkpoints(self.edit, args.output_dir)
+        # Each checkpoint of the trainer has a folder of its own, which a run that begins anew replaces, as the trainer does its files.
+        self._checkpoints = Checkpoints(self.edit, args.output_dir, overwrite=True)
         if self._resumed is not None and not joins:
             path = os.path.join(self._resumed, _FOLDER)
             if not os.path.isdir(path):

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from ..comm import Comm
-from ..errors import Error, invalid
+from ..errors import invalid
 from ..store import Store
 from ._layers import is_dtensor, like, local_of
 
 
-_WAIT = 60.0  # seconds for the meeting, and for each piece of the state
-_PIECE = 16 << 20
+_WAIT = 20.0  # seconds for the meeting, and for each piece of the state: the others wait for both at the next exchange
+_PIECE = 4 << 20
 
 
 class HandOver:
@@ -32,7 +32,8 @@ class HandOver:
 
     def meet(self, reduce: Callable[[List[float]], List[float]], replica: int, most: int, joining: bool) -> None:
         """Must be called by all ranks at the first exchange of newcomers, when it is over. `joining`: this rank's replica is one. Each
-        newcomer gets the state from a member; the other members do not wait. If that fails, the newcomer goes on without it."""
+        newcomer gets the state from a member; the other members do not wait. If that fails, whatever the reason, both go on, and
+        the newcomer without it: a member must not be lost through one that joins."""
         values = [0.0] * (2 * most)
         if not joining:
             values[replica] = 1
@@ -46,35 +47,37 @@ class HandOver:
             if replica in (member, newcomer):
                 try:
                     self._pass_on(f"hand over {int(values[most + newcomer]):x} {self._position}", gives=replica == member)
-                except Error as error:
+                except Exception as error:  # also of state_dict, torch.save, torch.load and load_state_dict
                     warnings.warn(f"{self._call}: replica {newcomer} joins without the state of replica {member}: its inner optimizer and "
                                   f"its buffers begin anew ({error})", stacklevel=2)
 
     def _pass_on(self, name: str, gives: bool) -> None:
-        data = np.frombuffer(self._bytes(), np.uint8).copy() if gives else np.empty(0, np.uint8)
+        data, failure = np.empty(0, np.uint8), None
+        if gives:
+            try:
+                data = np.frombuffer(self._state().getbuffer(), np.uint8)
+            except Exception as error:  # of the program; the newcomer learns of it at once
+                failure = error
         with Store.open("env:") if self._store is None else contextlib.nullcontext(self._store) as store:
             comm = Comm.create(store, 0 if gives else 1, 2, name=name, timeout=_WAIT)
         with comm:
             length = np.array([data.size])
             comm.broadcast(length, root=0)
+            if not length[0]:
+                raise failure or RuntimeError("the member could not make its state; its own warning says why")
             if not gives:
                 data = np.empty(int(length[0]), np.uint8)
             for first in range(0, data.size, _PIECE):
                 comm.broadcast(data[first:first + _PIECE], root=0)
         if not gives:
-            self._take(torch.load(io.BytesIO(data.tobytes()), map_location="cpu", weights_only=True))
+            found = torch.load(io.BytesIO(data.data), map_location="cpu", weights_only=True)
+            give_states(self._states, found["states"])  # of the same names: the members have compared them (identity)
+            give_buffers(self._model, found["buffers"])
 
-    def _bytes(self) -> bytes:
+    def _state(self) -> io.BytesIO:
         file = io.BytesIO()
         torch.save({"states": states_of(self._states), "buffers": dict(self._model.named_buffers())}, file)
-        return file.getvalue()
-
-    def _take(self, found: Mapping[str, Any]) -> None:
-        if set(found["states"]) != set(self._states):
-            raise invalid(self._call, f"hand_over has {sorted(self._states)} here, and {sorted(found['states'])} on the replicas that this "
-                                      "one joins")
-        give_states(self._states, found["states"])
-        give_buffers(self._model, found["buffers"])
+        return file
 
 
 def check_states(call: str, argument: str, states: Optional[Mapping[str, Any]]) -> Dict[str, Any]:

@@ -18,14 +18,14 @@ from typing import Any, Callable, Dict, List, Mapping, Optional
 import numpy as np
 import torch
 
-from ..checkpoints import check_keep, checkpoints_in, remove_old_checkpoints, resume_from
+from ..checkpoints import broadcast_text, check_keep, checkpoints_in, remove_old_checkpoints, resume_from
 from ..comm import Comm
 from ..errors import FailedPrecondition, invalid
 from ._joining import check_states, give_buffers, give_states, states_of
 from .edit import EDiT, _misplaced
 
 _WARMUP = "entrain checkpoint of a warm-up"
-_FILE = re.compile(r"(?P<of>step-\d+)_(?P<rank>\d{4})_(?P<token>[0-9a-f]{8})\.pt(\.part)?")  # of a rank
+_FILE = re.compile(r"(?P<of>step-\d+)_(?P<rank>\d{4,})_(?P<token>[0-9a-f]{8})\.pt(\.part)?")  # of a rank
 
 
 class Checkpoints:
@@ -361,17 +361,13 @@ def _warmup_of(path: str) -> Optional[Dict[str, Any]]:
 
 def _told(comm: Comm, find: Callable[[], Any]) -> Any:
     """Returns on all ranks what `find` returns on rank 0, or raises InvalidArgument if it fails there. Collective."""
-    text = b""
+    text = ""
     if comm.rank == 0:
         try:
-            text = json.dumps([find(), None]).encode()
+            text = json.dumps([find(), None])
         except (OSError, ValueError) as error:
-            text = json.dumps([None, str(error)]).encode()
-    length = np.array([len(text)])
-    comm.broadcast(length, root=0)
-    data = np.frombuffer(text, np.uint8).copy() if comm.rank == 0 else np.zeros(int(length[0]), np.uint8)
-    comm.broadcast(data, root=0)
-    found, failed = json.loads(data.tobytes())
+            text = json.dumps([None, str(error)])
+    found, failed = json.loads(broadcast_text(comm, text))
     if failed is not None:
         raise invalid("resume", failed)
     return found

@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import math
 import os
+import time
 import warnings
 from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _T = TypeVar("_T", bound="EDiT")
+_LAST_ROUND = 10.0  # seconds for which `close` waits, as entrain_edit_destroy does for rounds behind steps
 
 
 class EDiT:
@@ -108,8 +110,9 @@ class EDiT:
                   a replica with others is refused. `comm` and `mesh` then have the processes of this replica alone; with comm
                   None this process is a replica
     hand_over     with admit: objects with state_dict and load_state_dict, by name, the same on all replicas: {"optimizer":
-                  optimizer, "scheduler": scheduler}. A newcomer loads what a member has, at its first exchange, where both wait
-                  for it; until then its optimizer is cold. None: its optimizer begins anew, also then. Not with overlap_steps,
+                  optimizer, "scheduler": scheduler}. A newcomer with other names is refused. It loads what a member has, at its
+                  first exchange, where both wait for it, at most 20 s for each 4 MiB; until then its optimizer is cold. If that
+                  fails, a warning says so on both, and it goes on without. None: its optimizer begins anew, also then. Not with overlap_steps,
                   quorum or round_deadline, with which newcomers keep their buffers, too
 
     Thread safety: one thread at a time. The forward pass raises failures of other ranks as entrain.Error. Code that
@@ -191,7 +194,9 @@ class EDiT:
         self._start_alike()
         if settings.admit == "exchange":
             frozen = ((name, param) for name, param in model.named_parameters() if not param.requires_grad)
-            settings = dataclasses.replace(settings, identity=with_frozen(settings.identity, frozen, self._mesh.comm("model")))
+            identity = {**(with_frozen(settings.identity, frozen, self._mesh.comm("model")) or {}),
+                        "hand_over": " ".join(sorted(hand_over or ())) or "nothing"}
+            settings = dataclasses.replace(settings, identity=identity)
         # A step is one forward pass for the library, whatever the number of micro-batches.
         self._edit = Engine(self._mesh, self._shard, dataclasses.replace(settings, gradient_accumulation_steps=1), join=join,
                             fetch=self._fetch if self._staging else None)
@@ -339,13 +344,15 @@ class EDiT:
         if self._exchanging:
             self._wait(index)
 
-    def _wait(self, index: int) -> None:
+    def _wait(self, index: int, timeout: Optional[float] = None) -> bool:
         if self._pending[index]:
             with span("wait"):
-                self._edit.wait_layer(index)
+                if not self._edit.wait_layer(index, timeout):
+                    return False
             self._pending[index] = False
             self._layers[index].store()
         self._exchanging = any(self._pending)
+        return True
 
     def _wait_all(self) -> None:
         if self._exchanging:
@@ -937,10 +944,14 @@ class EDiT:
 
     def close(self) -> None:
         """Removes the hooks and frees the library's objects. The model keeps its parameters. First waits for an exchange that has
-        begun, because the other ranks need this rank's part of it (not at the end of a `with` block that an error leaves). A second
-        call does nothing. If only some ranks call it, the next exchange of the other ranks fails."""
-        with contextlib.suppress(Error):
-            self._wait_all()
+        begun, at most 10 s, because the other ranks need this rank's part of it (not at the end of a `with` block that an error
+        leaves). A second call does nothing. If only some ranks call it, the next exchange of the other ranks fails."""
+        end = time.monotonic() + _LAST_ROUND
+        with contextlib.suppress(Error):  # of a failed exchange, whose result nobody needs
+            for index in range(len(self._layers) if self._exchanging else 0):
+                if not self._wait(index, max(0.0, end - time.monotonic())):
+                    break
+        self._exchanging = False
         if self._hooks and self._reports.wanted:
             self._reports.see(self._edit.info())
         for hook in self._hooks:

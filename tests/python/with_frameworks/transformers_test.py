@@ -82,6 +82,10 @@ for name in names:
     found = [n.rpartition("_")[0] if n.endswith(".pt") else n for n in sorted(os.listdir(f"{directory}/a/{name}/entrain"))]
     step = f"step-{int(name.rpartition('-')[2]):08}"
     assert found == [step + ".ckpt", *(f"{step}_{r:04}" for r in range(size))], found
+torch.distributed.barrier()
+trainer = trainer_of("a", **arguments)  # a run that begins anew replaces them
+trainer.train()
+report("anew", trainer.model, validate(trainer.model))
 
 trainer = trainer_of("a", **arguments)
 trainer.train(resume_from_checkpoint=f"{directory}/a/checkpoint-6")
@@ -119,7 +123,7 @@ try:
 except entrain.InvalidArgument as error:
     assert "is missing: the checkpoint was made without EDiT" in str(error), error
 """, tmp_path)
-    same(found, "whole", "own", "resumed", "newest", "warm")
+    same(found, "whole", "own", "anew", "resumed", "newest", "warm")
 
 
 def test_another_number_of_replicas_resumes(tmp_path):

@@ -32,7 +32,7 @@ constexpr DeviceIndex kDevices = 2;
 constexpr size_t kReserved = size_t{1} << 36;
 constexpr size_t kAlignment = 256;
 
-// What Python learns of; the numbers are the list _HEARD of far_device.py.
+// Python learns of these events. Their numbers are places in the list _HEARD of far_device.py.
 enum class Happened : int32_t { kStreamWait, kDeviceWait, kRecord, kBlock, kEventWait };
 using Listener = void (*)(int32_t happened, int32_t device, int64_t stream, int64_t event);
 Listener listener = nullptr;

@@ -269,6 +269,29 @@ for model in (generator, judge):
 """, told, warm, size=2)
 
 
+def test_close_ends_though_others_do_not_come_to_the_exchange():
+    run("""
+import time
+from entrain.torch import edit as module
+
+module._LAST_ROUND = 0.5
+model = build()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+edit = entrain.torch.EDiT(model, optimizer, comm=comm, local_sgd_sync_interval=2)
+for step in range(2):
+    optimizer.zero_grad()
+    loss_of(model, comm.rank, step).backward()
+    optimizer.step()
+begun = time.monotonic()
+if comm.rank == 0:
+    assert edit.begin_step()
+else:
+    time.sleep(2)  # it does not come
+edit.close()
+assert time.monotonic() - begun < 10
+""", 2)
+
+
 def test_an_optimizer_that_makes_its_state_makes_no_step():
     run(LOOP + """
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
