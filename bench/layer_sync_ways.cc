@@ -322,7 +322,7 @@ absl::Status Edit::Create() {
   ENTRAIN_RETURN_IF_ERROR(FromC(entrain_edit_create(ranks_.mesh(), &config, &edit)));
   edit_.reset(edit);
   int32_t syncing = 0;  // the first exchange makes the anchors
-  ENTRAIN_RETURN_IF_ERROR(FromC(entrain_edit_begin_forward(edit, 1, 1, &syncing)));
+  ENTRAIN_RETURN_IF_ERROR(FromC(entrain_edit_begin_forward(edit, 1, 1, &syncing, nullptr)));
   return End();
 }
 
@@ -332,7 +332,7 @@ void Edit::Refill() {
 
 absl::Status Edit::Begin() {
   int32_t syncing = 0;
-  ENTRAIN_RETURN_IF_ERROR(FromC(entrain_edit_begin_forward(edit_.get(), 1, 1, &syncing)));
+  ENTRAIN_RETURN_IF_ERROR(FromC(entrain_edit_begin_forward(edit_.get(), 1, 1, &syncing, nullptr)));
   exchanges_ += syncing;
   return syncing == 1 ? absl::OkStatus() : absl::InternalError("begin_forward began no exchange");
 }

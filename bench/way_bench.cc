@@ -8,6 +8,7 @@
 
 #include "bench/way_calls.h"
 #include "entrain/entrain.h"
+#include "entrain/optim.h"
 
 namespace entrain {
 namespace {
@@ -116,7 +117,7 @@ class Replica {
   }
   void Exchange() {
     int32_t syncing = 0;
-    Check(entrain_edit_begin_forward(edit_, 1, 1, &syncing), "begin_forward");
+    Check(entrain_edit_begin_forward(edit_, 1, 1, &syncing, nullptr), "begin_forward");
     for (int32_t layer = 0; layer < layers_; ++layer) {
       Check(entrain_edit_wait_layer(edit_, layer), "wait_layer");
     }
@@ -147,7 +148,7 @@ class Replica {
     config.timeout_ns = kTimeoutNs;
     Check(entrain_edit_create(mesh_, &config, &edit_), "creating EDiT");
     int32_t syncing = 0;  // the first exchange creates the anchors, and sends nothing
-    Check(entrain_edit_begin_forward(edit_, 1, 1, &syncing), "begin_forward");
+    Check(entrain_edit_begin_forward(edit_, 1, 1, &syncing, nullptr), "begin_forward");
     EndStep();
   }
 

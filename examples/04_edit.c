@@ -10,6 +10,7 @@
  *
  *   entrain-run -n 4 example_04_edit */
 #include <entrain/entrain.h>
+#include <entrain/optim.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -95,7 +96,7 @@ static void create(trainer_t* t) {
     check(entrain_shard_load(t->shard, layer, full, ENTRAIN_F32));
     free(full);
   }
-  check(entrain_shard_broadcast(t->shard));
+  check(entrain_shard_broadcast(t->shard, NULL));
 
   entrain_edit_config_init(&edit);
   check(entrain_edit_config_preset(&edit, "edit", LAYERS, NULL, 0)); /* the paper's method */
@@ -114,7 +115,7 @@ static void forward(trainer_t* t, int32_t training, const float* layers[LAYERS])
   int32_t syncing;
   void* params;
   int layer;
-  check(entrain_edit_begin_forward(t->edit, training, 1, &syncing));
+  check(entrain_edit_begin_forward(t->edit, training, 1, &syncing, NULL));
   check(entrain_shard_begin_pass(t->shard, ENTRAIN_PASS_FORWARD));
   for (layer = 0; layer < LAYERS; layer++) {
     check(entrain_edit_wait_layer(t->edit, layer));

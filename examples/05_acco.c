@@ -9,6 +9,7 @@
  *
  *   entrain-run -n 4 example_05_acco */
 #include <entrain/entrain.h>
+#include <entrain/optim.h>
 #include <stdio.h>
 #include <stdlib.h>
 

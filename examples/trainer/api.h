@@ -5,6 +5,7 @@
 #include <string>
 
 #include <entrain/entrain.h>
+#include <entrain/optim.h>
 
 #include "examples/trainer/device.h"
 #include "examples/trainer/error.h"
@@ -44,6 +45,5 @@ using ShardHandle = Handle<entrain_shard_t, entrain_shard_destroy>;
 using EditHandle = Handle<entrain_edit_t, entrain_edit_destroy>;
 using AccoHandle = Handle<entrain_acco_t, entrain_acco_destroy>;
 using OptimHandle = Handle<entrain_optim_t, entrain_optim_destroy>;
-using WsamHandle = Handle<entrain_wsam_t, entrain_wsam_destroy>;
 
 }  // namespace trainer

@@ -97,14 +97,14 @@ void Channel::AddCursor(int64_t* cursor) {
 
 entrain_status_t Channel::Reduce(const void* in, void* out, size_t count, entrain_dtype_t dtype,
                                  entrain_op_t op, int32_t* rank, int32_t* ranks) {
-  return entrain_acco_reduce(acco_.get(), in, out, count, dtype, op, 0, rank, ranks);
+  return entrain_acco_reduce(acco_.get(), in, out, count, dtype, op, 0, rank, ranks, nullptr);
 }
 
 void Channel::Save(const std::string& name) {
   entrain_checkpoint_config_t config = CheckpointConfig(options_);
   config.save_dir = options_.save_dir.c_str();
   config.ckpt_name = name.c_str();
-  Check(entrain_acco_save(acco_.get(), &config));
+  Check(entrain_acco_save(acco_.get(), &config, nullptr, nullptr));
 }
 
 void Channel::Load(const Options& options, const std::string& file) {
@@ -112,7 +112,7 @@ void Channel::Load(const Options& options, const std::string& file) {
   entrain_checkpoint_config_t config = CheckpointConfig(options);
   config.save_dir = path.directory.c_str();
   config.ckpt_name = path.name.c_str();
-  Check(entrain_acco_load(acco_.get(), &config));
+  Check(entrain_acco_load(acco_.get(), &config, nullptr, nullptr));
 }
 
 }  // namespace trainer

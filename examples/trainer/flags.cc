@@ -324,7 +324,7 @@ constexpr std::pair<const char*, const char*> kFlags[] = {
     {"ewma_threshold", "--ewma-threshold,--local-sgd-ewma-threshold"},
 };
 
-std::string FlagsOf(const entrain_edit_option_t& option) {
+std::string FlagsOf(const entrain_option_t& option) {
   std::string dashed = option.name;
   std::replace(dashed.begin(), dashed.end(), '_', '-');
   std::string flags = "--" + dashed;
@@ -335,7 +335,7 @@ std::string FlagsOf(const entrain_edit_option_t& option) {
                                                                 : flags;
 }
 
-std::vector<std::string> ChoicesOf(const entrain_edit_option_t& option) {
+std::vector<std::string> ChoicesOf(const entrain_option_t& option) {
   return CLI::detail::split(option.choices, ',');
 }
 
@@ -345,7 +345,7 @@ CLI::Validator IsOneOf(std::vector<std::string> choices) {
   return CLI::IsMember(choices);
 }
 
-std::string ValueText(const entrain_edit_option_t& option, double value) {
+std::string ValueText(const entrain_option_t& option, double value) {
   if (option.type == ENTRAIN_OPTION_CHOICE) {
     return ChoicesOf(option)[static_cast<size_t>(value)];
   }
@@ -368,7 +368,7 @@ const entrain_edit_config_t& ConfigOfPreset(const std::string& name) {
 
 // Returns the value of an option in the preset `name`, as a text; empty: it is the default, or the
 // option is one of a gradient channel.
-std::string PresetText(const entrain_edit_option_t& option, const char* name) {
+std::string PresetText(const entrain_option_t& option, const char* name) {
   static const DescribedOptions options = OptionsOfEdit();
   const std::string option_name = option.name;
   const auto found = std::find_if(options.begin(), options.end(),
@@ -384,7 +384,7 @@ std::string PresetText(const entrain_edit_option_t& option, const char* name) {
 }
 
 // Returns a text, for example "(default 0.7; co2 1)".
-std::string DefaultsOf(const entrain_edit_option_t& option) {
+std::string DefaultsOf(const entrain_option_t& option) {
   std::string text = " (default " + ValueText(option, option.default_value);
   std::string last;
   for (const Preset& preset : kPresets) {
@@ -399,7 +399,7 @@ std::string DefaultsOf(const entrain_edit_option_t& option) {
   return text + ")";
 }
 
-CLI::Validator RangeOf(const entrain_edit_option_t& option) {
+CLI::Validator RangeOf(const entrain_option_t& option) {
   const bool open_least = (option.open & 1) != 0, open_most = (option.open & 2) != 0;
   if (option.type != ENTRAIN_OPTION_F64) {
     const double most = option.type == ENTRAIN_OPTION_I32 ? std::numeric_limits<int32_t>::max()
@@ -411,7 +411,7 @@ CLI::Validator RangeOf(const entrain_edit_option_t& option) {
                                     : Real(option.least, open_least);
 }
 
-void AddOption(CLI::App* group, const entrain_edit_option_t& option, GivenOptions* given) {
+void AddOption(CLI::App* group, const entrain_option_t& option, GivenOptions* given) {
   const std::string flags = FlagsOf(option), help = option.help + DefaultsOf(option);
   const std::string name = option.name;
   if (flags.empty()) {
@@ -439,7 +439,7 @@ void AddOption(CLI::App* group, const entrain_edit_option_t& option, GivenOption
 CLI::App* AddDescribed(CLI::App* app, const char* title, const DescribedOptions& described,
                        GivenOptions* given) {
   auto* group = app->add_option_group(title);
-  for (const entrain_edit_option_t& option : described) {
+  for (const entrain_option_t& option : described) {
     AddOption(group, option, given);
   }
   return group;
@@ -449,10 +449,10 @@ CLI::App* AddDescribed(CLI::App* app, const char* title, const DescribedOptions&
 // that `others` do not have.
 DescribedOptions Shared(const DescribedOptions& all, const DescribedOptions& others, bool shared) {
   DescribedOptions some;
-  for (const entrain_edit_option_t& option : all) {
+  for (const entrain_option_t& option : all) {
     const bool found = std::any_of(
         others.begin(), others.end(),
-        [&](const entrain_edit_option_t& other) { return std::string(option.name) == other.name; });
+        [&](const entrain_option_t& other) { return std::string(option.name) == other.name; });
     if (found == shared) {
       some.push_back(option);
     }

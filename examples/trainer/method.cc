@@ -55,7 +55,7 @@ bool Method::BeginForward(bool training, bool first_microbatch) {
   const Waiting waiting(&waited_s_);
   int32_t syncing = 0;
   Check(entrain_edit_begin_forward(edit_.get(), training ? 1 : 0, first_microbatch ? 1 : 0,
-                                   &syncing));
+                                   &syncing, nullptr));
   if (decoupled()) {
     const entrain_edit_info_t info = Info();
     const int64_t before = std::exchange(taken_part_, info.rendezvous - info.missed);
@@ -95,7 +95,7 @@ bool Method::Finish(int layers) {
   }
   if (by_time_ || decoupled()) {
     const Waiting waiting(&waited_s_);
-    Check(entrain_edit_leave(edit_.get()));
+    Check(entrain_edit_leave(edit_.get(), nullptr));
     return true;
   }
   RequestExchange();
@@ -120,7 +120,7 @@ void Method::AddState(const char* name, float* data, size_t count) {
 
 entrain_status_t Method::Reduce(const void* in, void* out, size_t count, entrain_dtype_t dtype,
                                 entrain_op_t op, int32_t* rank, int32_t* ranks) {
-  return entrain_edit_reduce(edit_.get(), in, out, count, dtype, op, 0, rank, ranks);
+  return entrain_edit_reduce(edit_.get(), in, out, count, dtype, op, 0, rank, ranks, nullptr);
 }
 
 void Method::WishCheckpoint() {
@@ -152,7 +152,7 @@ void Method::Save(const Options& options, const std::string& name) {
   entrain_checkpoint_config_t config = CheckpointConfig(options);
   config.save_dir = options.save_dir.c_str();
   config.ckpt_name = name.c_str();
-  Check(entrain_edit_save(edit_.get(), &config));
+  Check(entrain_edit_save(edit_.get(), &config, nullptr, nullptr));
 }
 
 void Method::Load(const Options& options, const std::string& file) {
@@ -160,7 +160,7 @@ void Method::Load(const Options& options, const std::string& file) {
   entrain_checkpoint_config_t config = CheckpointConfig(options);
   config.save_dir = path.directory.c_str();
   config.ckpt_name = path.name.c_str();
-  Check(entrain_edit_load(edit_.get(), &config));
+  Check(entrain_edit_load(edit_.get(), &config, nullptr, nullptr));
   NoteInfo();
 }
 

@@ -16,7 +16,7 @@ void Write(double value, size_t offset, void* config) {
   std::memcpy(static_cast<char*>(config) + offset, &number, sizeof(number));
 }
 
-void Set(const entrain_edit_option_t& option, double value, void* config) {
+void Set(const entrain_option_t& option, double value, void* config) {
   switch (option.type) {
     case ENTRAIN_OPTION_F64:
       return Write<double>(value, option.offset, config);
@@ -43,13 +43,12 @@ size_t IndexOf(const DescribedOptions& described, const std::string& name) {
   return static_cast<size_t>(found - described.begin());
 }
 
-template <typename Describe>
-DescribedOptions Described(int32_t count, Describe describe) {
-  DescribedOptions options(static_cast<size_t>(count));
-  for (int32_t index = 0; index < count; ++index) {
-    entrain_edit_option_t& option = options[static_cast<size_t>(index)];
-    entrain_edit_option_init(&option);
-    Check(describe(index, &option));
+DescribedOptions Described(int32_t method) {
+  DescribedOptions options(static_cast<size_t>(entrain_option_count(method)));
+  for (int32_t index = 0; index < entrain_option_count(method); ++index) {
+    entrain_option_t& option = options[static_cast<size_t>(index)];
+    entrain_option_init(&option);
+    Check(entrain_option(method, index, &option));
   }
   return options;
 }
@@ -62,14 +61,14 @@ const Preset& PresetOf(const std::string& name) {
 }
 
 DescribedOptions OptionsOfEdit() {
-  return Described(entrain_edit_option_count(), entrain_edit_option);
+  return Described(ENTRAIN_METHOD_EDIT);
 }
 
 DescribedOptions OptionsOfChannel() {
-  return Described(entrain_acco_option_count(), entrain_acco_option);
+  return Described(ENTRAIN_METHOD_ACCO);
 }
 
-double ValueIn(const entrain_edit_config_t& config, const entrain_edit_option_t& option) {
+double ValueIn(const entrain_edit_config_t& config, const entrain_option_t& option) {
   switch (option.type) {
     case ENTRAIN_OPTION_F64:
       return ReadAt<double>(config, option.offset);

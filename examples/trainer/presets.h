@@ -44,11 +44,11 @@ constexpr Preset kPresets[] = {
 // Returns the row of `name`, which must be in the table.
 const Preset& PresetOf(const std::string& name);
 // Return the options of EDiT, and of a gradient channel, as the library describes them.
-using DescribedOptions = std::vector<entrain_edit_option_t>;
+using DescribedOptions = std::vector<entrain_option_t>;
 DescribedOptions OptionsOfEdit();
 DescribedOptions OptionsOfChannel();
 // Returns the value that the option has in a config.
-double ValueIn(const entrain_edit_config_t& config, const entrain_edit_option_t& option);
+double ValueIn(const entrain_edit_config_t& config, const entrain_option_t& option);
 // Writes the given options to the config that `described` describes.
 void SetGiven(const GivenOptions& given, const DescribedOptions& described, void* config);
 // Returns the options of EDiT for a model with `layers` layers. Does not set the options of the

@@ -215,7 +215,7 @@ void Session::MakeMesh() {
     replicas_ = ranks_ / shard_size_;
   }
   entrain_comm_t* part = nullptr;
-  Check(entrain_comm_split(world_.get(), replica_, shard_, &part));
+  Check(entrain_comm_split(world_.get(), replica_, shard_, &part, nullptr));
   own_replica_.reset(part);
 }
 

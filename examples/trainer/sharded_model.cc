@@ -46,7 +46,7 @@ void ShardedModel::Load() {
     Check(entrain_shard_load(shard_.get(), layer, full.data(), ENTRAIN_F32));
   }
   const uint64_t before = Stats().bytes_sent_sync;
-  Check(entrain_shard_broadcast(shard_.get()));
+  Check(entrain_shard_broadcast(shard_.get(), nullptr));
   bytes_sent_init_ = Stats().bytes_sent_sync - before;
 }
 

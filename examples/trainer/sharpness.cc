@@ -8,9 +8,10 @@ namespace trainer {
 
 namespace {
 
-WsamHandle Create(const WsamOptions& options, double max_norm, const InnerOptimizer& base) {
-  entrain_wsam_config_t config;
-  entrain_wsam_config_init(&config);
+OptimHandle Create(const WsamOptions& options, double max_norm, const InnerOptimizer& base) {
+  entrain_optim_config_t config;
+  entrain_optim_config_init(&config);
+  config.kind = ENTRAIN_OPTIM_WSAM;
   config.base = base.handle();
   config.rho = options.rho;
   config.gamma = options.gamma;
@@ -18,9 +19,9 @@ WsamHandle Create(const WsamOptions& options, double max_norm, const InnerOptimi
   config.max_norm = max_norm;
   config.adaptive = options.adaptive ? 1 : 0;
   config.decouple = options.form == "decoupled" ? 1 : 0;
-  entrain_wsam_t* wsam = nullptr;
-  Check(entrain_wsam_create(&config, &wsam));
-  return WsamHandle(wsam);
+  entrain_optim_t* wsam = nullptr;
+  Check(entrain_optim_create(&config, &wsam));
+  return OptimHandle(wsam);
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ class Sharpness {
   const double max_norm_;
   InnerOptimizer* const base_;
   Device* const device_;
-  WsamHandle wsam_;
+  OptimHandle wsam_;
   bool second_ = false;            // true between Ascend and Step
   Array<float> first_, saved_;     // the rank's part: the first gradient; global only: w
   std::vector<Array<float>> own_;  // local: this rank's first gradient, by layer
@@ -78,7 +78,7 @@ class CoupledSharpness {
  private:
   Device* const device_;
   WholeModel* const model_;
-  WsamHandle wsam_;
+  OptimHandle wsam_;
   Array<float> first_;                     // g, of the whole model
   Array<float> second_, moved_, unmoved_;  // one layer: g2; w + e; w
 };

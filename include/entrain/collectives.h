@@ -29,7 +29,7 @@ enum { /* entrain_call_options_t.wait */
   ENTRAIN_WAIT_BACKGROUND = 1  /* sleep at once: for threads that should not occupy a core */
 };
 
-typedef struct entrain_call_options {
+typedef struct entrain_call_options_t {
   size_t size;
   int64_t tag;        /* -1: untagged, matched by program order; 0 to 2^20 - 2: matched by this number */
   int64_t timeout_ns; /* deadline of the call; 0: the communicator's default */
@@ -59,9 +59,8 @@ typedef struct entrain_call_options {
   int32_t reserved;       /* must be 0 */
 } entrain_call_options_t;
 
-ENTRAIN_API void entrain_call_options_init_sized(entrain_call_options_t* options, size_t bytes);
 static ENTRAIN_INLINE void entrain_call_options_init(entrain_call_options_t* options) {
-  entrain_call_options_init_sized(options, sizeof(*options));
+  entrain_struct_init(ENTRAIN_STRUCT_CALL_OPTIONS, options, sizeof(*options));
 }
 
 /* ---- Reductions as objects ------------------------------------------------------------------------------------ */
@@ -142,7 +141,7 @@ enum { /* entrain_gta_config_t.wire_rounding */
   ENTRAIN_ROUND_STOCHASTIC = 1 /* up or down at random, with the correct expected value */
 };
 
-typedef struct entrain_gta_config {
+typedef struct entrain_gta_config_t {
   size_t size;
   const double* weights;  /* finite weights in rank order; NULL (default): weight 1 for each rank. Copied */
   int32_t ranks;          /* number of weights: the size of the communicator; 0 (default) if weights is NULL */
@@ -160,9 +159,8 @@ typedef struct entrain_gta_config {
                              call with the same tag and length. For f32 elements; not with RESCALED_RANDOM. 0 (default):
                              this part is lost */
 } entrain_gta_config_t;
-ENTRAIN_API void entrain_gta_config_init_sized(entrain_gta_config_t* config, size_t bytes);
 static ENTRAIN_INLINE void entrain_gta_config_init(entrain_gta_config_t* config) {
-  entrain_gta_config_init_sized(config, sizeof(*config));
+  entrain_struct_init(ENTRAIN_STRUCT_GTA_CONFIG, config, sizeof(*config));
 }
 
 /* Creates a reduction by generalised task arithmetic. Each element of the result is the sum of weight * contribution
@@ -401,9 +399,8 @@ typedef struct entrain_work_info_t {
                          too long */
   int64_t source;     /* rank whose message an entrain_recv_any takes. -1: not yet known, or another kind of call */
 } entrain_work_info_t;
-ENTRAIN_API void entrain_work_info_init_sized(entrain_work_info_t* info, size_t bytes);
 static ENTRAIN_INLINE void entrain_work_info_init(entrain_work_info_t* info) {
-  entrain_work_info_init_sized(info, sizeof(*info));
+  entrain_struct_init(ENTRAIN_STRUCT_WORK_INFO, info, sizeof(*info));
 }
 /* Describes the work. Any thread; never blocks, and makes no progress. */
 ENTRAIN_API entrain_status_t entrain_work_info(const entrain_work_t* work, entrain_work_info_t* info);

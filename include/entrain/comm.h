@@ -11,7 +11,7 @@ extern "C" {
 /* ---- Versions and names. Any thread may call; these functions never fail. ---------------------------------------- */
 
 #define ENTRAIN_VERSION_MAJOR 1
-#define ENTRAIN_VERSION_MINOR 1
+#define ENTRAIN_VERSION_MINOR 0
 #define ENTRAIN_VERSION_PATCH 0
 
 /* Returns the version of the loaded library: major * 10000 + minor * 100 + patch. */
@@ -41,7 +41,7 @@ enum { /* entrain_error_t.phase: the activity during which the error occurred */
   ENTRAIN_PHASE_REDUCE = 5     /* combining received data */
 };
 
-typedef struct entrain_error {
+typedef struct entrain_error_t {
   size_t size;
   entrain_status_t code;
   int32_t scope;
@@ -66,9 +66,8 @@ typedef struct entrain_error {
   char text[512];            /* one line that states all of the above in words */
 } entrain_error_t;
 
-ENTRAIN_API void entrain_error_init_sized(entrain_error_t* error, size_t bytes);
 static ENTRAIN_INLINE void entrain_error_init(entrain_error_t* error) {
-  entrain_error_init_sized(error, sizeof(*error));
+  entrain_struct_init(ENTRAIN_STRUCT_ERROR, error, sizeof(*error));
 }
 /* Returns the text of this thread's last failed call, or "" if no call has failed. The text is valid until the next
  * failure on this thread. */
@@ -95,7 +94,7 @@ enum { /* entrain_runtime_config_t.progress: the threads that make progress */
  * log function, which must not use the engine"). Queries are allowed. */
 typedef void (*entrain_log_fn)(int32_t level, const char* line, void* user);
 
-typedef struct entrain_runtime_config {
+typedef struct entrain_runtime_config_t {
   size_t size;
   const char* transports;       /* allowed transports, for example "shm,tcp"; NULL: ENTRAIN_TRANSPORTS, else all. Each
                                    pair of ranks uses the best allowed transport */
@@ -113,14 +112,13 @@ typedef struct entrain_runtime_config {
   const char* host_id;          /* identity of the host; NULL: ENTRAIN_HOST_ID, else boot id + network namespace + IPC
                                    namespace */
   int32_t progress;             /* ENTRAIN_PROGRESS_* */
-  int32_t engines;              /* number of engines (entrain.h); 0: one. This version refuses more than one */
+  int32_t reserved;             /* must be 0 */
   entrain_log_fn log;           /* NULL: standard error. The whole process uses the function that was given last */
   void* log_user;
 } entrain_runtime_config_t;
 
-ENTRAIN_API void entrain_runtime_config_init_sized(entrain_runtime_config_t* config, size_t bytes);
 static ENTRAIN_INLINE void entrain_runtime_config_init(entrain_runtime_config_t* config) {
-  entrain_runtime_config_init_sized(config, sizeof(*config));
+  entrain_struct_init(ENTRAIN_STRUCT_RUNTIME_CONFIG, config, sizeof(*config));
 }
 /* Creates a runtime: the engine, listener, memory pools and identity of a process. `config` may be NULL (defaults).
  * Most programs never call this function. A communicator that is created without a runtime uses the default runtime of
@@ -147,7 +145,7 @@ enum { /* entrain_comm_config_t.determinism and entrain_call_options_t.determini
                                         take longer */
 };
 
-typedef struct entrain_comm_config {
+typedef struct entrain_comm_config_t {
   size_t size;
   entrain_runtime_t* runtime; /* NULL: the default runtime of the process */
   entrain_store_t* store;     /* required by entrain_comm_create; the same store on all ranks */
@@ -174,9 +172,8 @@ typedef struct entrain_comm_config {
                                  stopped rank until its deadline. EDiT and ACCO have settings of their own (train.h) */
 } entrain_comm_config_t;
 
-ENTRAIN_API void entrain_comm_config_init_sized(entrain_comm_config_t* config, size_t bytes);
 static ENTRAIN_INLINE void entrain_comm_config_init(entrain_comm_config_t* config) {
-  entrain_comm_config_init_sized(config, sizeof(*config));
+  entrain_struct_init(ENTRAIN_STRUCT_COMM_CONFIG, config, sizeof(*config));
 }
 
 /* Creates a communicator of world_size ranks, which find each other in the store. Collective over these ranks; any
@@ -206,9 +203,10 @@ ENTRAIN_API entrain_status_t entrain_comm_create(const entrain_comm_config_t* co
  * FAILED_PRECONDITION and lists both.
  *
  * If ENTRAIN_STORE is not set, one of the ranks serves the store. The first rule that applies determines this rank:
- * - If MASTER_ADDR and MASTER_PORT are set, as by torchrun: rank 0, at MASTER_ADDR on the first free one of eight ports that
- *   follow from MASTER_PORT. They are in ENTRAIN_PORTS, or from 10000 to 28999. MASTER_PORT itself and its neighbours are
- *   left to torch and to other jobs. The other ranks find the store, also if other jobs have some of the ports.
+ * - If MASTER_ADDR and MASTER_PORT are set, as by torchrun: rank 0, at MASTER_ADDR on the first free one of eight ports
+ *   that follow from MASTER_PORT. They are in ENTRAIN_PORTS, or from 10000 to 28999. MASTER_PORT itself and its
+ *   neighbours are left to torch and to other jobs. The other ranks find the store, also if other jobs have some of the
+ *   ports.
  * - If the launcher has started all ranks on one host: rank 0. Only processes of the same user can use the store.
  * - In a Slurm step: the first task on the first node of the step.
  * - Otherwise the call returns FAILED_PRECONDITION.
@@ -226,22 +224,21 @@ ENTRAIN_API entrain_status_t entrain_comm_create(const entrain_comm_config_t* co
 ENTRAIN_API entrain_status_t entrain_comm_create_from_env(const entrain_comm_config_t* config, entrain_comm_t** comm);
 
 /* Splits `comm`: the ranks that give the same color >= 0 form a part, ordered by key and then by rank. With color -1
- * the rank joins no part, and *part becomes NULL. An untagged collective over `comm`; blocks. Parts use the connections
- * of `comm`. But the end of one communicator does not end the others. */
+ * the rank joins no part, and *part becomes NULL. An untagged collective over `comm`. Parts use the connections
+ * of `comm`. But the end of one communicator does not end the others.
+ *
+ * With `work` (collectives.h) the call starts, also in done() of entrain_work_notify; `part` must then be NULL. The
+ * work is over when every rank has made the call, and fails if the blocking call would fail. Then
+ * entrain_comm_split_finish gives the part. A blocking call on one rank matches a started call on another rank. */
 ENTRAIN_API entrain_status_t entrain_comm_split(entrain_comm_t* comm, int32_t color, int32_t key,
-                                                entrain_comm_t** part);
+                                                entrain_comm_t** part, entrain_work_t** work);
 
-/* Creates a communicator of the same ranks. Calls on `comm` and on the copy never wait for each other. Collective;
- * blocks. */
-ENTRAIN_API entrain_status_t entrain_comm_duplicate(entrain_comm_t* comm, entrain_comm_t** copy);
+/* Creates a communicator of the same ranks. Calls on `comm` and on the copy never wait for each other. Collective. With
+ * `work` as entrain_comm_split: `copy` is NULL, and entrain_comm_split_finish gives the copy. */
+ENTRAIN_API entrain_status_t entrain_comm_duplicate(entrain_comm_t* comm, entrain_comm_t** copy, entrain_work_t** work);
 
-/* Start the two calls above; allowed also in done() of entrain_work_notify. *work (collectives.h) completes when every
- * rank has made the call. It fails if the blocking call would fail. A blocking call on one rank matches a started call
- * on another rank. After completion, entrain_comm_split_finish returns the new communicator. */
-ENTRAIN_API entrain_status_t entrain_comm_split_start(entrain_comm_t* comm, int32_t color, int32_t key,
-                                                      entrain_work_t** work);
-ENTRAIN_API entrain_status_t entrain_comm_duplicate_start(entrain_comm_t* comm, entrain_work_t** work);
-/* Writes to *part the communicator that the work has made. The caller destroys it. *part becomes NULL if the color was
+/* Writes to *part the communicator that the work of a split or a duplicate has made. The caller destroys it. *part
+ * becomes NULL if the color was
  * -1. Never blocks, but returns IN_PROGRESS until the work is complete. Succeeds once for each work. Later calls return
  * FAILED_PRECONDITION. The caller still frees the work. If the caller frees the work without this call, the library
  * aborts the new communicator as soon as it exists. Calls on the new communicator then return ABORTED on all ranks; the
@@ -249,9 +246,10 @@ ENTRAIN_API entrain_status_t entrain_comm_duplicate_start(entrain_comm_t* comm, 
  * more. */
 ENTRAIN_API entrain_status_t entrain_comm_split_finish(entrain_work_t* work, entrain_comm_t** part);
 
-/* ---- Growing: other processes join an existing communicator --------------------------------------------------------- */
+/* ---- Growing: other processes join an existing communicator ---------------------------------------------------------
+ * */
 
-typedef struct entrain_grow_config {
+typedef struct entrain_grow_config_t {
   size_t size;
   entrain_store_t* store; /* the store in which processes apply for membership; the same store on all ranks and
                              newcomers. NULL: the store that entrain_comm_create_from_env finds. The communicator then
@@ -262,12 +260,11 @@ typedef struct entrain_grow_config {
   int64_t timeout_ns;     /* time limit of the call after this wait; 0: the communicator's default deadline */
 } entrain_grow_config_t;
 
-ENTRAIN_API void entrain_grow_config_init_sized(entrain_grow_config_t* config, size_t bytes);
 static ENTRAIN_INLINE void entrain_grow_config_init(entrain_grow_config_t* config) {
-  entrain_grow_config_init_sized(config, sizeof(*config));
+  entrain_struct_init(ENTRAIN_STRUCT_GROW_CONFIG, config, sizeof(*config));
 }
 
-typedef struct entrain_join_config {
+typedef struct entrain_join_config_t {
   size_t size;
   entrain_runtime_t* runtime; /* as in entrain_comm_config_t */
   entrain_store_t* store;     /* the store that the ranks give to entrain_comm_grow. NULL: the store that
@@ -282,9 +279,8 @@ typedef struct entrain_join_config {
   int32_t reserved;           /* must be 0 */
 } entrain_join_config_t;
 
-ENTRAIN_API void entrain_join_config_init_sized(entrain_join_config_t* config, size_t bytes);
 static ENTRAIN_INLINE void entrain_join_config_init(entrain_join_config_t* config) {
-  entrain_join_config_init_sized(config, sizeof(*config));
+  entrain_struct_init(ENTRAIN_STRUCT_JOIN_CONFIG, config, sizeof(*config));
 }
 
 /* Makes a new communicator of the ranks of `comm` and of newcomers. A newcomer is a process that calls
@@ -310,8 +306,8 @@ static ENTRAIN_INLINE void entrain_join_config_init(entrain_join_config_t* confi
  * - The error of a rank that could not take part for a local reason. The text names the rank.
  * - ABORTED if a rank of `comm` was lost while the ranks compared the results of an attempt; `comm` ends a moment
  *   later.
- * - STALE_GENERATION if this rank did not answer for too long and the other ranks continue without it, or if it does not
- *   know whether they do, because a loss ended `comm` before their decision reached this rank. */
+ * - STALE_GENERATION if this rank did not answer for too long and the other ranks continue without it, or if it does
+ *   not know whether they do, because a loss ended `comm` before their decision reached this rank. */
 ENTRAIN_API entrain_status_t entrain_comm_grow(entrain_comm_t* comm, const entrain_grow_config_t* config,
                                                entrain_comm_t** grown);
 
@@ -327,15 +323,12 @@ ENTRAIN_API entrain_status_t entrain_comm_grow(entrain_comm_t* comm, const entra
  * - PEER_LOST if the store cannot be reached. */
 ENTRAIN_API entrain_status_t entrain_comm_join(const entrain_join_config_t* config, entrain_comm_t** comm);
 
-/* ---- Queries, ends -------------------------------------------------------------------------------------------------- */
+/* ---- Queries, ends --------------------------------------------------------------------------------------------------
+ * */
 
 /* Write the rank of this process, or the number of ranks. All queries of this section are local; any thread. */
 ENTRAIN_API entrain_status_t entrain_comm_rank(const entrain_comm_t* comm, int32_t* rank);
 ENTRAIN_API entrain_status_t entrain_comm_size(const entrain_comm_t* comm, int32_t* size);
-/* Writes the number of membership changes to *generation. It is 0 for a communicator from entrain_comm_create.
- * entrain_comm_shrink and entrain_comm_grow make a communicator whose number is one more than that of `comm`. A part or
- * a duplicate has the number of its parent. The number is equal on all ranks. */
-ENTRAIN_API entrain_status_t entrain_comm_generation(const entrain_comm_t* comm, uint64_t* generation);
 /* Writes to *name the name of the transport that reaches `peer`; "self" for this rank. Static text. */
 ENTRAIN_API entrain_status_t entrain_comm_transport(const entrain_comm_t* comm, int32_t peer, const char** name);
 /* Writes to *name the algorithm that a call with these arguments uses. `collective`: "all_reduce", "broadcast", and so
@@ -357,24 +350,24 @@ typedef struct entrain_comm_stats_t {
   uint64_t calls;          /* calls started on this rank */
   uint64_t bytes_sent;     /* payload bytes that this rank sent, without control messages and headers */
   uint64_t bytes_received; /* payload bytes that this rank received */
+  uint64_t generation;     /* number of membership changes: 0 after entrain_comm_create; entrain_comm_shrink and
+                              entrain_comm_grow make a communicator whose number is one more than that of `comm`. A part
+                              or a duplicate has the number of its parent. Equal on all ranks */
+  uint64_t sequence;       /* number of the last untagged collective that this rank has started
+                              (entrain_error_t.sequence); 0 if there is none. Ranks that have started the same calls have the same number. The number is
+                              no count of the caller's calls: the creation of the communicator counts too, and some
+                              calls count several times. So compare it only with the numbers of other ranks */
 } entrain_comm_stats_t;
-ENTRAIN_API void entrain_comm_stats_init_sized(entrain_comm_stats_t* stats, size_t bytes);
 static ENTRAIN_INLINE void entrain_comm_stats_init(entrain_comm_stats_t* stats) {
-  entrain_comm_stats_init_sized(stats, sizeof(*stats));
+  entrain_struct_init(ENTRAIN_STRUCT_COMM_STATS, stats, sizeof(*stats));
 }
-/* Reads the counters since the communicator was created. A part has counters of its own. */
+/* Reads the counters since the communicator was created. A part has counters of its own. Local; any thread. */
 ENTRAIN_API entrain_status_t entrain_comm_stats(const entrain_comm_t* comm, entrain_comm_stats_t* stats);
 
 /* Sets the default deadline, timeout_ns > 0, of calls that this rank starts on the communicator later. Parts and
  * duplicates that are created later inherit the deadline. Objects of train.h keep the deadline that they were created
  * with. Local. */
 ENTRAIN_API entrain_status_t entrain_comm_set_timeout(entrain_comm_t* comm, int64_t timeout_ns);
-
-/* Writes to *sequence the number of the last untagged collective that this rank has started (entrain_error_t.sequence);
- * 0 if there is none. Ranks that have started the same calls have the same number. The number is no count of the
- * caller's calls: the creation of the communicator counts too, and some calls count several times. So compare it only
- * with the numbers of other ranks. */
-ENTRAIN_API entrain_status_t entrain_comm_sequence(const entrain_comm_t* comm, uint64_t* sequence);
 
 /* Writes to `ranks`, in ascending order, the late ranks of the call that ended the communicator with TIMED_OUT. A rank
  * is late if it had not started the call, or did not answer. On input *count is the capacity of `ranks`. On output
@@ -387,7 +380,8 @@ ENTRAIN_API entrain_status_t entrain_comm_late(const entrain_comm_t* comm, int32
  * record of this error to *error; `error` may be NULL. */
 ENTRAIN_API entrain_status_t entrain_comm_error(const entrain_comm_t* comm, entrain_error_t* error);
 
-/* ---- Membership: see docs/elastic.md ------------------------------------------------------------------------------- */
+/* ---- Membership: see docs/elastic.md -------------------------------------------------------------------------------
+ * */
 
 enum { /* entrain_member_t.state */
   ENTRAIN_MEMBER_ALIVE = 0, /* the path to the member works, as far as this rank knows */
@@ -395,7 +389,7 @@ enum { /* entrain_member_t.state */
   ENTRAIN_MEMBER_LEFT = 2   /* the member has destroyed the communicator */
 };
 
-typedef struct entrain_member {
+typedef struct entrain_member_t {
   size_t size;
   entrain_peer_id_t peer_id; /* identity of the member's process */
   int32_t rank;              /* rank of the member in this communicator */
@@ -406,9 +400,8 @@ typedef struct entrain_member {
   char text[256];            /* the text of this error, for example "shm pid 812 died"; otherwise empty */
 } entrain_member_t;
 
-ENTRAIN_API void entrain_member_init_sized(entrain_member_t* member, size_t bytes);
 static ENTRAIN_INLINE void entrain_member_init(entrain_member_t* member) {
-  entrain_member_init_sized(member, sizeof(*member));
+  entrain_struct_init(ENTRAIN_STRUCT_MEMBER, member, sizeof(*member));
 }
 /* Writes to `members`, in rank order, what this rank knows about the state of each rank. The caller owns the array and
  * has initialised each element. On input *count is the capacity of the array; if it is 0, `members` may be NULL. On
@@ -441,7 +434,7 @@ enum { /* entrain_shrink_config_t.partition: the ranks that continue if some ran
                                      that this does no harm */
 };
 
-typedef struct entrain_shrink_config {
+typedef struct entrain_shrink_config_t {
   size_t size;
   int64_t timeout_ns;     /* time limit of the call; 0: the communicator's default */
   const int32_t* exclude; /* ranks to leave out although they live. A rank is left out if at least one rank lists it.
@@ -451,9 +444,8 @@ typedef struct entrain_shrink_config {
   const char* name;       /* name of the new communicator, 1 to 128 bytes; NULL: the name of `comm` */
 } entrain_shrink_config_t;
 
-ENTRAIN_API void entrain_shrink_config_init_sized(entrain_shrink_config_t* config, size_t bytes);
 static ENTRAIN_INLINE void entrain_shrink_config_init(entrain_shrink_config_t* config) {
-  entrain_shrink_config_init_sized(config, sizeof(*config));
+  entrain_struct_init(ENTRAIN_STRUCT_SHRINK_CONFIG, config, sizeof(*config));
 }
 /* Makes a communicator of the remaining ranks of `comm`, in the order of their ranks. Uses the existing connections.
  * The generation of the new communicator is that of `comm` plus 1. `config` may be NULL (defaults). A collective of the

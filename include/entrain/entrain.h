@@ -1,5 +1,5 @@
 /* Entrain: collective communication for loosely synchronised training. This header includes all other headers except
- * mpi.h.
+ * mpi.h (communicators from MPI) and optim.h (optimizers over flat arrays).
  *
  * Conventions for all calls of the library:
  *
@@ -10,26 +10,28 @@
  *    destroyed, too. A call with a handle of another kind returns INVALID_ARGUMENT. A call with a destroyed handle does
  *    so too, unless the memory of the handle has been reused. A destroy function that gets such a handle writes an
  *    error to the log and does nothing else.
- *  2 A call that can fail returns entrain_status_t. Output parameters come last and are written only on success.
- *    entrain_last_error() returns the text of this thread's last failure, and entrain_last_error_record() its record.
+ *  2 A call that can fail returns entrain_status_t. Output parameters come last, before `work`, and are written only on
+ *    success. entrain_last_error() returns the text of this thread's last failure, and entrain_last_error_record() its
+ *    record.
  *  3 A struct entrain_x_t begins with the field `size` and has an init function. entrain_x_init(&x) writes the
  *    defaults, and sets `size` to the size of the struct in the caller's header. Later the library takes every value
- *    literally: no value means "default" unless the comment of the field says so. Other languages call the exported
- *    function entrain_x_init_sized(&x, sizeof(x)). This function writes no byte beyond the given size, and does nothing
- *    for NULL. The library refuses a struct that was never initialised (size 0) or whose size ends inside a field. If a
- *    struct is longer than the library's own, the bytes that the library does not know must be zero. If a struct is
- *    shorter, the missing fields take their defaults. The library copies structs, and the texts and arrays that they
- *    point to. So the caller may free them when the call returns. The only exceptions are fields whose comments say
- *    "lent". docs/versions.md states what later versions may change.
- *  4 Every call that blocks has a non-blocking form or a time limit. The non-blocking form is a `work` parameter, or a
- *    function entrain_..._start or entrain_..._work (see comm.h, and the table in train.h). The time limit is a timeout
- *    parameter. Destroy functions never wait for other ranks. If the parameter `work` is NULL, the call blocks.
- *    Otherwise the buffers are lent to the library until entrain_work_test or entrain_work_wait reports that the call
- *    is over. If the work is freed earlier, the buffers stay lent until the call is over. The loop that makes progress
- *    for the calls of a runtime is its engine. By default a thread of the library runs this loop. With
- *    ENTRAIN_PROGRESS_CALLER, calls make progress only while some thread is inside entrain_work_test, entrain_work_wait
- *    or a blocking call. It is enough to test any unfinished work: entrain_work_test makes progress for all calls of
- *    the runtime.
+ *    literally: no value means "default" unless the comment of the field says so. Other languages call
+ *    entrain_struct_init (types.h). The library refuses a struct that was never initialised (size 0) or whose size ends
+ *    inside a field. If a struct is longer than the library's own, the bytes that the library does not know must be
+ *    zero. If a struct is shorter, the missing fields take their defaults. The library copies structs, and the texts
+ *    and arrays that they point to. So the caller may free them when the call returns. The only exceptions are fields
+ *    whose comments say "lent". docs/versions.md states what later versions may change.
+ *  4 Every call that blocks for other ranks has a last argument `work`, or a function entrain_..._work, or a time
+ *    limit. With `work` NULL the call blocks. Otherwise it starts, and returns at once: *work belongs to the caller,
+ *    who frees it. Buffers and output arguments are lent to the library until entrain_work_test or entrain_work_wait
+ *    reports that the call is over. A call that was started cannot be withdrawn: if the work is freed earlier, the call
+ *    goes on, and they stay lent until it is over. A function entrain_..._work makes a work that only observes when the
+ *    blocking call would return at once; the caller still makes that call (the table in train.h). The calls without any
+ *    of these are bounded by a timeout parameter or by the deadline of the communicator. Destroy functions wait for
+ *    other ranks only where their comments say so, and then for seconds. The loop that makes progress for the calls of
+ *    a runtime is its engine. By default a thread of the library runs this loop. With ENTRAIN_PROGRESS_CALLER, calls
+ *    make progress only while some thread is inside entrain_work_test, entrain_work_wait or a blocking call. It is
+ *    enough to test any unfinished work: entrain_work_test makes progress for all calls of the runtime.
  *  5 All ranks of a communicator start its untagged calls in the same order. Calls with a user tag are matched by the
  *    tag and may start in any order. Any thread may call, and the library needs no lock of the caller. But if several
  *    threads make untagged calls on one communicator, the program must give these calls the same order on all ranks.
@@ -51,10 +53,10 @@
  *    FAILED_PRECONDITION. Apart from that, the child may run without exec, for example as a data loader. A fork handler
  *    of the library closes the library's sockets in the child. So peers notice the death of the parent even if the
  *    child lives on.
- * 10 The library computes in a floating-point environment of its own, on its threads and inside calls: round to nearest,
- *    subnormal numbers keep their value, no exception traps. So all ranks get the same bits, whatever the environments
- *    of their threads. A call restores the environment of its thread, but may raise exception flags. Functions of the
- *    caller run in the library's environment.
+ * 10 The library computes in a floating-point environment of its own, on its threads and inside calls: round to
+ *    nearest, subnormal numbers keep their value, no exception traps. So all ranks get the same bits, whatever the
+ *    environments of their threads. A call restores the environment of its thread, but may raise exception flags.
+ *    Functions of the caller run in the library's environment.
  *
  * Several sources can give a setting. The library takes the first source of this list that gives it: the call, the
  * config struct, ENTRAIN_* environment variables, the launcher's variables, the default. */
@@ -66,7 +68,6 @@
 #include "entrain/comm.h"
 #include "entrain/collectives.h"
 #include "entrain/memory.h"
-#include "entrain/optim.h"
 #include "entrain/train.h"
 
 #endif /* ENTRAIN_ENTRAIN_H_ */

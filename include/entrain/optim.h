@@ -25,7 +25,8 @@ extern "C" {
 enum {
   ENTRAIN_OPTIM_SGD = 0,  /* b = mu b + g (first step: b = g); p -= lr b, with nesterov p -= lr (g + mu b) */
   ENTRAIN_OPTIM_ADAMW = 1, /* p *= 1 - lr wd; moments m, v; p -= lr / (1-b1^t) m / (sqrt(v) / sqrt(1-b2^t) + eps) */
-  ENTRAIN_OPTIM_AGD = 2
+  ENTRAIN_OPTIM_AGD = 2,
+  ENTRAIN_OPTIM_WSAM = 3  /* around another optimizer, with steps of its own: see the end of this header */
 };
 enum { /* entrain_optim_config_t.decay: how AGD applies weight_decay, before the step */
   ENTRAIN_DECAY_DECOUPLED = 0, /* p *= 1 - lr wd */
@@ -33,7 +34,7 @@ enum { /* entrain_optim_config_t.decay: how AGD applies weight_decay, before the
   ENTRAIN_DECAY_COUPLED = 2    /* g += wd p */
 };
 
-typedef struct entrain_optim_config {
+typedef struct entrain_optim_config_t {
   size_t size;
   int32_t kind;
   int32_t nesterov;         /* sgd: 0 or 1; 1 needs momentum > 0 */
@@ -50,20 +51,29 @@ typedef struct entrain_optim_config {
                                  z = (z - a u) / (1 + wd a), tau = 1 / (3 + 2 a wd), p = tau p - 2 tau a u + 2 tau z
                                decay must be DECOUPLED. 0 (default): off */
   int32_t memory;           /* ENTRAIN_MEMORY_HOST (default) or DEVICE: memory of all arrays of the optimizer's calls,
-                               and of the calls of a WSAM object around it. With DEVICE, calls enqueue their work on
+                               and of the calls of a WSAM optimizer around it. With DEVICE, calls enqueue their work on
                                `stream` and return. There are two exceptions, which wait for their work (see
                                timeout_ns): entrain_wsam_ascent_sum, because it returns a number, and steps of agd,
                                because they count elements (entrain_optim_info) */
   void* stream;             /* CUstream; NULL (default): the default stream of the device. HOST requires NULL.
                                entrain_optim_set_stream changes it */
-  int64_t timeout_ns;       /* DEVICE: longest time for which a call of the optimizer, or of a WSAM object around it,
+  int64_t timeout_ns;       /* DEVICE: longest time for which a call of the optimizer, or of WSAM around it,
                                waits for its work. 0 (default): 30 min. After this time the call returns TIMED_OUT. The
                                enqueued work may still take effect, so do not repeat the step. HOST: no effect */
+  const entrain_optim_t* base; /* wsam: the base optimizer, of another kind; may be destroyed before the WSAM
+                               optimizer, which has its memory and its timeout, and the stream that it has now. The
+                               fields above have no effect */
+  double rho;               /* wsam: >= 0: length of e; default 0.05 */
+  double gamma;             /* wsam: 0 <= gamma < 1; default 0.9. 0: the base optimizer alone; 1/2: SAM */
+  double sam_eps;           /* wsam: >= 1e-30, added to the norm; default 1e-12 */
+  double max_norm;          /* wsam: > 0: clips g and g2 separately: the step multiplies each of them by
+                               min(1, max_norm / (its norm + 1e-6)). 0 (default): no limit */
+  int32_t adaptive;         /* wsam: 1: e = rho w^2 g / (|| |w| g || + sam_eps); 0 (default): e as below */
+  int32_t decouple;         /* wsam: 1 (default): decoupled; 0: coupled */
 } entrain_optim_config_t;
 
-ENTRAIN_API void entrain_optim_config_init_sized(entrain_optim_config_t* config, size_t bytes);
 static ENTRAIN_INLINE void entrain_optim_config_init(entrain_optim_config_t* config) {
-  entrain_optim_config_init_sized(config, sizeof(*config));
+  entrain_struct_init(ENTRAIN_STRUCT_OPTIM_CONFIG, config, sizeof(*config));
 }
 /* Creates an optimizer. Local; any thread. The object holds no arrays: the caller owns parameters, gradients and state,
  * and passes them to each step. Returns INVALID_ARGUMENT for a value out of its range. */
@@ -72,19 +82,20 @@ ENTRAIN_API void entrain_optim_destroy(entrain_optim_t* optim);
 
 /* DEVICE: later calls enqueue their work on `stream`; NULL: the default stream of the device. This function does not
  * make `stream` wait for the previous stream. If earlier work uses the arrays of a call, the caller must make `stream`
- * wait for this work. Existing WSAM objects keep their stream. No call of the optimizer may run at the same time. HOST:
- * returns FAILED_PRECONDITION. Local. */
+ * wait for this work. Existing WSAM optimizers around it keep their stream. No call of the optimizer may run at the
+ * same time. HOST: returns FAILED_PRECONDITION. Local. */
 ENTRAIN_API entrain_status_t entrain_optim_set_stream(entrain_optim_t* optim, void* stream);
 
 /* Writes to *arrays the number of state arrays that a step needs. Each has as many elements as the parameters. sgd
- * needs 0 or 1 arrays, adamw 2. agd needs m and b, with amsgrad also the largest b, and with win also z. A checkpoint
+ * needs 0 or 1 arrays, adamw 2. agd needs m and b, with amsgrad also the largest b, and with win also z. wsam needs
+ * those of its base. A checkpoint
  * needs these arrays and `step`, nothing else. The arrays may be given to entrain_edit_add_state unchanged. */
 ENTRAIN_API entrain_status_t entrain_optim_state_arrays(const entrain_optim_t* optim, int32_t* arrays);
 
 /* Makes one step over `count` elements, on the calling thread. (For device memory see entrain_optim_config_t.memory.)
  * Updates `params` and the arrays of `state` in place. The caller sets the state arrays to zero before the first step.
  * `dtype` is the type of all arrays. It must be ENTRAIN_F32 (UNIMPLEMENTED otherwise). `step` counts from 1. Any
- * thread; different slices of one vector may be stepped concurrently. */
+ * thread; different slices of one vector may be stepped concurrently. INVALID_ARGUMENT for wsam (entrain_wsam_step). */
 ENTRAIN_API entrain_status_t entrain_optim_step(const entrain_optim_t* optim, void* params, const void* grads,
                                                 void* const* state, size_t count, entrain_dtype_t dtype, int64_t step,
                                                 double lr);
@@ -99,9 +110,8 @@ typedef struct entrain_optim_info_t {
   uint64_t elements; /* agd: number of elements updated by all steps, without previews; other rules: 0 */
   uint64_t adaptive; /* the number of these updates that were adaptive steps */
 } entrain_optim_info_t;
-ENTRAIN_API void entrain_optim_info_init_sized(entrain_optim_info_t* info, size_t bytes);
 static ENTRAIN_INLINE void entrain_optim_info_init(entrain_optim_info_t* info) {
-  entrain_optim_info_init_sized(info, sizeof(*info));
+  entrain_struct_init(ENTRAIN_STRUCT_OPTIM_INFO, info, sizeof(*info));
 }
 /* Reads the counters since creation, over all slices. Any thread; exact when no step is running. */
 ENTRAIN_API entrain_status_t entrain_optim_info(const entrain_optim_t* optim,
@@ -131,62 +141,39 @@ ENTRAIN_API entrain_status_t entrain_optim_info(const entrain_optim_t* optim,
  *
  * Unless a function says otherwise, arrays belong to the caller, do not overlap, and have `count` elements of `dtype`.
  * `dtype` must be ENTRAIN_F32 (UNIMPLEMENTED otherwise). Any thread may call, and different slices may be processed
- * concurrently. A WSAM object has no state, so a checkpoint needs only the state of the base optimizer. Keep w and w +
- * e in f32, because rounding to 16 bits loses most of e. */
-typedef struct entrain_wsam_config {
-  size_t size;
-  entrain_optim_t* base; /* the base optimizer; may be destroyed before the WSAM object */
-  double rho;            /* >= 0: length of e; default 0.05 */
-  double gamma;          /* 0 <= gamma < 1; default 0.9. 0: the base optimizer alone; 1/2: SAM */
-  double sam_eps;        /* >= 1e-30, added to the norm; default 1e-12 */
-  double max_norm;       /* > 0: clips g and g2 separately: the step multiplies each of them by min(1, max_norm / (its
-                            norm + 1e-6)). 0 (default): no limit */
-  int32_t adaptive;      /* 1: e = rho w^2 g / (|| |w| g || + sam_eps); 0 (default): e as above */
-  int32_t decouple;      /* 1 (default): decoupled; 0: coupled */
-} entrain_wsam_config_t;
-ENTRAIN_API void entrain_wsam_config_init_sized(entrain_wsam_config_t* config, size_t bytes);
-static ENTRAIN_INLINE void entrain_wsam_config_init(entrain_wsam_config_t* config) {
-  entrain_wsam_config_init_sized(config, sizeof(*config));
-}
-/* Creates a WSAM object around config.base. The object uses the memory and the timeout of config.base, and the stream
- * that config.base has at this call. Local; any thread. Returns INVALID_ARGUMENT for a value out of its range. */
-ENTRAIN_API entrain_status_t entrain_wsam_create(const entrain_wsam_config_t* config,
-                                                 entrain_wsam_t** wsam);
-ENTRAIN_API void entrain_wsam_destroy(entrain_wsam_t* wsam);
-/* Sets the stream of later calls of the WSAM object, as entrain_optim_set_stream does for an optimizer. */
-ENTRAIN_API entrain_status_t entrain_wsam_set_stream(entrain_wsam_t* wsam, void* stream);
-
+ * concurrently. WSAM has no state of its own, so a checkpoint needs only the state of the base optimizer. Keep w and w
+ * + e in f32, because rounding to 16 bits loses most of e. */
 /* Writes to *sum the sum of g^2 over these elements, in double. If adaptive, writes the sum of (w g)^2. Does not clip
  * g. */
-ENTRAIN_API entrain_status_t entrain_wsam_ascent_sum(const entrain_wsam_t* wsam, const void* params,
+ENTRAIN_API entrain_status_t entrain_wsam_ascent_sum(const entrain_optim_t* wsam, const void* params,
                                                      const void* grads, size_t count,
                                                      entrain_dtype_t dtype, double* sum);
 /* Copies `params` to `saved`, then moves `params` to w + e. `sum` is the sum of entrain_wsam_ascent_sum over the whole
  * vector. Returns INVALID_ARGUMENT if `sum` is negative or not finite. So the function refuses a gradient that has an
  * infinity or a NaN. */
-ENTRAIN_API entrain_status_t entrain_wsam_ascend(const entrain_wsam_t* wsam, void* params,
+ENTRAIN_API entrain_status_t entrain_wsam_ascend(const entrain_optim_t* wsam, void* params,
                                                  void* saved, const void* grads, size_t count,
                                                  entrain_dtype_t dtype, double sum);
 /* Copies `saved` back to `params`. */
-ENTRAIN_API entrain_status_t entrain_wsam_return(const entrain_wsam_t* wsam, void* params,
+ENTRAIN_API entrain_status_t entrain_wsam_return(const entrain_optim_t* wsam, void* params,
                                                  const void* saved, size_t count,
                                                  entrain_dtype_t dtype);
 /* Computes out = alpha g2 + (1 - alpha) g as g + alpha (g2 - g). `out` may be `grads` or `second`. A step of the base
  * optimizer with `out` is the coupled step. Returns FAILED_PRECONDITION if the object is decoupled or has a max_norm,
  * because the step then needs both gradients. */
-ENTRAIN_API entrain_status_t entrain_wsam_combine(const entrain_wsam_t* wsam, const void* grads,
+ENTRAIN_API entrain_status_t entrain_wsam_combine(const entrain_optim_t* wsam, const void* grads,
                                                   const void* second, void* out, size_t count,
                                                   entrain_dtype_t dtype);
-/* Makes one step at w, after entrain_wsam_return. `grads`: g, `second`: g2, both averaged. `sums`: with max_norm, two
- * numbers, finite and >= 0: the sum of squares of g, and that of g2, over the whole vector. Without max_norm the
- * library ignores `sums`, and it may be NULL. The other arguments are as for entrain_optim_step, with the state of the
- * base optimizer. lr is also the learning rate of the decoupled part. */
-ENTRAIN_API entrain_status_t entrain_wsam_step(const entrain_wsam_t* wsam, void* params,
+/* Makes one step at w, after entrain_wsam_return, with an optimizer of kind WSAM. `grads`: g, `second`: g2, both
+ * averaged. `sums`: with max_norm, two numbers, finite and >= 0: the sum of squares of g, and that of g2, over the
+ * whole vector. Without max_norm the library ignores `sums`, and it may be NULL. The other arguments are as for
+ * entrain_optim_step, with the state of the base optimizer. lr is also the learning rate of the decoupled part. */
+ENTRAIN_API entrain_status_t entrain_wsam_step(const entrain_optim_t* wsam, void* params,
                                                const void* grads, const void* second,
                                                const double* sums, void* const* state, size_t count,
                                                entrain_dtype_t dtype, int64_t step, double lr);
 /* Computes the step of entrain_wsam_step, but writes the parameters to `out`, as entrain_optim_preview does. */
-ENTRAIN_API entrain_status_t entrain_wsam_preview(const entrain_wsam_t* wsam, const void* params,
+ENTRAIN_API entrain_status_t entrain_wsam_preview(const entrain_optim_t* wsam, const void* params,
                                                   const void* grads, const void* second,
                                                   const double* sums, const void* const* state,
                                                   void* out, size_t count, entrain_dtype_t dtype,

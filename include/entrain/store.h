@@ -72,7 +72,7 @@ typedef int32_t (*entrain_store_remove_fn)(void* user, const char* key);
  * calls it. */
 typedef void (*entrain_store_release_fn)(void* user);
 
-typedef struct entrain_store_functions {
+typedef struct entrain_store_functions_t {
   size_t size;
   void* user;                       /* first argument of every function */
   entrain_store_set_fn set;         /* required */
@@ -86,9 +86,8 @@ typedef struct entrain_store_functions {
                                        route. Copied */
 } entrain_store_functions_t;
 
-ENTRAIN_API void entrain_store_functions_init_sized(entrain_store_functions_t* functions, size_t bytes);
 static ENTRAIN_INLINE void entrain_store_functions_init(entrain_store_functions_t* functions) {
-  entrain_store_functions_init_sized(functions, sizeof(*functions));
+  entrain_struct_init(ENTRAIN_STRUCT_STORE_FUNCTIONS, functions, sizeof(*functions));
 }
 
 /* Creates a store from the functions. Every rank of a communicator creates such a store over the same map. The keys of

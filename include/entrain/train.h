@@ -18,9 +18,9 @@
  *   ranks that wait for this rank. When their deadline passes, or the failed rank exits, their error states this
  *   reason.
  *
- * Every call that blocks has a form with a time limit, for signals, watchdogs and event loops. A function whose name
- * ends in _work or _start gives a work, for entrain_work_wait, _notify, _descriptor and so on (collectives.h). Names in
- * the table are without "entrain_":
+ * Every call that blocks has a form with a time limit, for signals, watchdogs and event loops: an argument `work`, or a
+ * function whose name ends in _work. Both give a work, for entrain_work_wait, _notify, _descriptor and so on
+ * (collectives.h). Names in the table are without "entrain_":
  *
  *   | blocking call                          | form with a time limit                                                 |
  *   | edit_wait_layer                        | edit_layer_work                                                        |
@@ -28,16 +28,15 @@
  *   | shard_finish_gradients                 | shard_gradients_work                                                   |
  *   | shard_gradients, shard_set_buffers     | shard_gradients_work, if the memory is the caller's                    |
  *   | edit_layer_report, edit_layer_score    | edit_layer_work. They block only on device memory                      |
- *   | edit_begin_forward, edit_leave         | edit_begin_forward_start, edit_leave_start                             |
- *   | shard_broadcast                        | shard_broadcast_start                                                  |
- *   | acco_install                           | acco_wait or acco_work, followed by acco_install                       |
- *   | edit_save, _load, _save_to, _load_from | edit_save_start and so on. config.timeout_ns bounds the call           |
- *   | acco_save and so on                    | acco_save_start and so on, as above                                    |
- *   | edit_open_state, acco_open_state       | edit_open_state_start, acco_open_state_start                           |
- *   | state_commit                           | state_commit_start. Its timeout_ns bounds the whole call               |
- *   | state_get                              | none. It waits only for a stream, at most the object's timeout_ns      |
- *   | shard_gradient_norm                    | shard_gradient_norm_start. The shard's timeout_ns bounds it. After     |
+ *   | acco_install                           | acco_work, followed by acco_install                                    |
+ *   | edit_begin_forward, edit_leave,        | the same with `work`                                                   |
+ *   | edit_open_state, acco_open_state       |                                                                        |
+ *   | shard_broadcast, shard_gradient_norm   | the same with `work`. The shard's timeout_ns bounds them. After        |
  *   |                                        | TIMED_OUT the shard can only be destroyed                              |
+ *   | edit_save, edit_load, acco_save,       | the same with `work`. config.timeout_ns bounds the call                |
+ *   | acco_load                              |                                                                        |
+ *   | edit_reduce, acco_reduce, state_commit | the same with `work`. timeout_ns bounds the call                       |
+ *   | state_get                              | none. It waits only for a stream, at most the object's timeout_ns      |
  *   | shard_bind, shard_load                 | none. On device memory they wait for the stream, at most the           |
  *   |                                        | shard's timeout_ns                                                     |
  *   | edit_join, acco_join                   | none. wait_ns bounds the wait for the others                           |
@@ -48,22 +47,21 @@
  * A work from a function ..._work only observes. To free the work, or to stop waiting for it, changes nothing. The
  * caller still makes the blocking call. This call returns at once if the work is over.
  *
- * A function ..._start starts a call, which a thread of the library executes. The call cannot be withdrawn, and
- * continues after its work is freed. Until the call is over, no other call may use the object. If the object is an EDiT
- * object, no other call may use its shard or its open states either. Such a call returns FAILED_PRECONDITION. But
+ * With an argument `work` that is not NULL, a thread of the library executes the call. The call cannot be withdrawn,
+ * and continues after its work is freed. Until the call is over, no other call may use the object. If the object is an
+ * EDiT object, no other call may use its shard or its open states either. Such a call returns FAILED_PRECONDITION. But
  * queries of constants are allowed (shard_layer_info, shard_slab_count, edit_stream, state_count, _info, _find). If the
  * object is destroyed, the started call ends with ABORTED, also on the ranks that wait for this rank. Before you
  * destroy an object, make sure that blocking calls on it in other threads have returned. The library copies arguments.
  * Output arguments, and the object that `user` points to, are lent until the work is over.
  *
- * done() of entrain_work_notify may call functions of both kinds. For works of both kinds entrain_work_info reports
- * sequence 0, the layer as tag, and the replica's communicator. */
+ * done() of entrain_work_notify may call functions of both kinds, with `work`. For works of both kinds
+ * entrain_work_info reports sequence 0, the layer as tag, and the replica's communicator. */
 #ifndef ENTRAIN_TRAIN_H_
 #define ENTRAIN_TRAIN_H_
 
 #include "entrain/collectives.h"
 #include "entrain/comm.h"
-#include "entrain/optim.h"
 #include "entrain/types.h"
 
 #ifdef __cplusplus
@@ -81,7 +79,7 @@ enum { /* axes and groups of a mesh */
   ENTRAIN_AXIS_MODEL = 5 /* all but sync: the ranks of one replica */
 };
 
-typedef struct entrain_mesh_config {
+typedef struct entrain_mesh_config_t {
   size_t size;
   int32_t tensor, pipeline, context; /* ranks along each axis; default 1. Ranks along the context axis hold the same
                                         parameters. Each of them works on its own part of every sequence, and the
@@ -96,9 +94,8 @@ typedef struct entrain_mesh_config {
                                         the first axis have consecutive ranks. NULL:
                                         "tensor,context,shard,pipeline,sync" */
 } entrain_mesh_config_t;
-ENTRAIN_API void entrain_mesh_config_init_sized(entrain_mesh_config_t* config, size_t bytes);
 static ENTRAIN_INLINE void entrain_mesh_config_init(entrain_mesh_config_t* config) {
-  entrain_mesh_config_init_sized(config, sizeof(*config));
+  entrain_struct_init(ENTRAIN_STRUCT_MESH_CONFIG, config, sizeof(*config));
 }
 
 /* Creates a mesh: splits `comm` into the groups of the mesh. Collective over `comm`; blocks. Returns INVALID_ARGUMENT
@@ -132,7 +129,7 @@ ENTRAIN_API void entrain_mesh_destroy(entrain_mesh_t* mesh);
  * the padding zero, also in gradients. A gathered layer consists of the M shards one after the other, and so does a
  * gradient buffer. entrain_shard_load and checkpoints use another form of the layer: the segments one after the other,
  * without padding. So a portable checkpoint fits any M. */
-typedef struct entrain_shard_config {
+typedef struct entrain_shard_config_t {
   size_t size;
   int32_t layers;
   int32_t prefetch;           /* number of layers that the library gathers before the caller needs them; default 1; 0:
@@ -163,9 +160,8 @@ typedef struct entrain_shard_config {
   const size_t* segment_rows;    /* length of dimension 0 of each segment; must divide the number of elements; 0 only
                                     for a segment without elements */
 } entrain_shard_config_t;
-ENTRAIN_API void entrain_shard_config_init_sized(entrain_shard_config_t* config, size_t bytes);
 static ENTRAIN_INLINE void entrain_shard_config_init(entrain_shard_config_t* config) {
-  entrain_shard_config_init_sized(config, sizeof(*config));
+  entrain_struct_init(ENTRAIN_STRUCT_SHARD_CONFIG, config, sizeof(*config));
 }
 
 /* On device memory. Calls on the shard, and on an EDiT object on it, are ordered with `stream`. A call takes effect
@@ -188,7 +184,7 @@ ENTRAIN_API entrain_status_t entrain_shard_create(entrain_mesh_t* mesh, const en
                                                   entrain_shard_t** shard);
 ENTRAIN_API void entrain_shard_destroy(entrain_shard_t* shard);
 
-typedef struct entrain_shard_layer {
+typedef struct entrain_shard_layer_t {
   size_t size;
   size_t full_count;   /* P_l */
   size_t padded_count; /* M p_l: elements of a gathered layer, and of a gradient buffer */
@@ -197,9 +193,8 @@ typedef struct entrain_shard_layer {
   size_t valid_count;  /* number of elements of this rank's shard, without the padding at its end */
   size_t slab_offset;  /* index in the slab of the shard's first element */
 } entrain_shard_layer_t;
-ENTRAIN_API void entrain_shard_layer_init_sized(entrain_shard_layer_t* layer, size_t bytes);
 static ENTRAIN_INLINE void entrain_shard_layer_init(entrain_shard_layer_t* layer) {
-  entrain_shard_layer_init_sized(layer, sizeof(*layer));
+  entrain_struct_init(ENTRAIN_STRUCT_SHARD_LAYER, layer, sizeof(*layer));
 }
 ENTRAIN_API entrain_status_t entrain_shard_layer_info(const entrain_shard_t* shard, int32_t layer,
                                                       entrain_shard_layer_t* out);
@@ -247,10 +242,9 @@ ENTRAIN_API entrain_status_t entrain_shard_set_stream(entrain_shard_t* shard, vo
 ENTRAIN_API entrain_status_t entrain_shard_load(entrain_shard_t* shard, int32_t layer, const void* full,
                                                 entrain_dtype_t dtype);
 /* Makes all replicas start with the same parameters. Copies the parameters of replica 0 to all replicas. Also copies
- * those of the first rank along the context axis to the other ranks along this axis. Collective; blocks. */
-ENTRAIN_API entrain_status_t entrain_shard_broadcast(entrain_shard_t* shard);
-/* Starts entrain_shard_broadcast (see functions ..._start at the top). */
-ENTRAIN_API entrain_status_t entrain_shard_broadcast_start(entrain_shard_t* shard, entrain_work_t** work);
+ * those of the first rank along the context axis to the other ranks along this axis. Collective; blocks if `work` is
+ * NULL. */
+ENTRAIN_API entrain_status_t entrain_shard_broadcast(entrain_shard_t* shard, entrain_work_t** work);
 
 enum { ENTRAIN_PASS_FORWARD = 0, ENTRAIN_PASS_BACKWARD = 1 };
 /* Tells the library the order in which the caller will use the layers: ascending (forward) or descending (backward).
@@ -309,12 +303,9 @@ ENTRAIN_API entrain_status_t entrain_shard_set_buffers(entrain_shard_t* shard, i
  * along the context axis or, for replicated layers, along the tensor axis. Frozen layers and padding do not count. All
  * ranks of a replica get the same bits. If gradients are global (ENTRAIN_GRADIENTS_GLOBAL), all replicas get the same
  * bits. The norm is not finite if a gradient is not finite. Returns FAILED_PRECONDITION if no gradients are bound, or
- * if they are not reduced as entrain_edit_end_step requires. Collective over the replica; blocks. Each rank sends one
- * number. On device memory the host also waits for the stream. */
-ENTRAIN_API entrain_status_t entrain_shard_gradient_norm(entrain_shard_t* shard, double* norm);
-/* Starts entrain_shard_gradient_norm. `norm` is lent until the work is over, and written only on success. */
-ENTRAIN_API entrain_status_t entrain_shard_gradient_norm_start(entrain_shard_t* shard, double* norm,
-                                                               entrain_work_t** work);
+ * if they are not reduced as entrain_edit_end_step requires. Collective over the replica; blocks if `work` is NULL.
+ * Each rank sends one number. On device memory the host also waits for the stream. */
+ENTRAIN_API entrain_status_t entrain_shard_gradient_norm(entrain_shard_t* shard, double* norm, entrain_work_t** work);
 
 enum {
   ENTRAIN_GRADIENTS_LOCAL = 0, /* averaged over the shard and context groups, so that each replica trains alone */
@@ -333,9 +324,8 @@ typedef struct entrain_shard_stats_t {
   uint64_t bytes_sent_sync;  /* payload bytes that this rank sent to other replicas, for gradients and
                                 entrain_shard_broadcast */
 } entrain_shard_stats_t;
-ENTRAIN_API void entrain_shard_stats_init_sized(entrain_shard_stats_t* stats, size_t bytes);
 static ENTRAIN_INLINE void entrain_shard_stats_init(entrain_shard_stats_t* stats) {
-  entrain_shard_stats_init_sized(stats, sizeof(*stats));
+  entrain_struct_init(ENTRAIN_STRUCT_SHARD_STATS, stats, sizeof(*stats));
 }
 /* Reads the counters since creation. Exact when no call of the shard is in flight. */
 ENTRAIN_API entrain_status_t entrain_shard_stats(const entrain_shard_t* shard, entrain_shard_stats_t* stats);
@@ -352,32 +342,33 @@ enum { /* entrain_edit_config_t.outer_optimizer */
   ENTRAIN_OUTER_LION = 4      /* Lion (arXiv 2302.06675): a = (1 - eta lambda) a - eta sign(beta1 m + (1 - beta1) g),
                                  then m = beta2 m + (1 - beta2) g. The state has the moment m instead of b */
 };
-/* For a framework whose parameters lie in memory that the library cannot see (of any accelerator, or in another form): it
- * binds host arrays, and this function copies the parameters of all layers into them. The library calls it in
- * entrain_edit_begin_forward, entrain_edit_begin_forward_start and entrain_edit_leave (on their thread, or for a started
- * call on a thread of the library), once in such a call and only if it reads or changes the parameters, before it does.
- * Steps without an exchange or a merge cost no copy. When the call returns, and then after entrain_edit_wait_layer, the
- * caller copies the arrays back: of the layers that the call has merged (overlap_steps, quorum, leave; copy all), and of
- * the layer for which it has waited. It also copies to the arrays before entrain_edit_save, entrain_edit_load and
- * entrain_edit_open_state, and back after entrain_shard_broadcast, entrain_edit_join, entrain_edit_load and entrain_state_commit. The
- * function must not call this EDiT object. Returns 0 on success. Any other number ends the call on all ranks with ABORTED.
- * Only for host arrays. */
+/* For a framework whose parameters lie in memory that the library cannot see (of any accelerator, or in another form):
+ * it binds host arrays, and this function copies the parameters of all layers into them. The library calls it in
+ * entrain_edit_begin_forward and entrain_edit_leave (on their thread, or with `work` on a thread of the library), once
+ * in such a call and only if it reads or changes the parameters, before it does. Steps without an exchange or a merge
+ * cost no copy. When the call returns, and then after entrain_edit_wait_layer, the caller copies the arrays back: of
+ * the layers that the call has merged (overlap_steps, quorum, leave; copy all), and of the layer for which it has
+ * waited. It also copies to the arrays before entrain_edit_save, entrain_edit_load and entrain_edit_open_state, and
+ * back after entrain_shard_broadcast, entrain_edit_join, entrain_edit_load and entrain_state_commit. The function must
+ * not call this EDiT object. Returns 0 on success. Any other number ends the call on all ranks with ABORTED. Only for
+ * host arrays. */
 typedef int32_t (*entrain_edit_fetch_fn)(void* user);
-/* The hyperparameters of an outer step, as a function of its number: `step` counts the outer steps of `layer` from 1, also
- * over checkpoints, and a newcomer goes on with the others' count. On entry *lr and *momentum are outer_lr and
- * outer_momentum; the function may change them, 0 <= *lr, 0 <= *momentum < 1, both finite. A layer may have values of its
- * own, so fragments may too. *momentum must stay 0 if outer_momentum is 0 (there is no momentum then), and is ignored by
- * optimizers other than ENTRAIN_OUTER_SGD. The function must return the same values on all ranks, so they must follow from
- * its arguments; otherwise the next exchange finds the difference (anchor_check). Called by the thread that makes the
- * layer's outer step, before the step; the rules of entrain_outer_step_fn apply. Returns 0 on success. Any other number,
- * or a value out of its range, ends the communicators of this EDiT object on all ranks with ABORTED. */
+/* The hyperparameters of an outer step, as a function of its number: `step` counts the outer steps of `layer` from 1,
+ * also over checkpoints, and a newcomer goes on with the others' count. On entry *lr and *momentum are outer_lr and
+ * outer_momentum; the function may change them, 0 <= *lr, 0 <= *momentum < 1, both finite. A layer may have values of
+ * its own, so fragments may too. *momentum must stay 0 if outer_momentum is 0 (there is no momentum then), and is
+ * ignored by optimizers other than ENTRAIN_OUTER_SGD. The function must return the same values on all ranks, so they
+ * must follow from its arguments; otherwise the next exchange finds the difference (anchor_check). Called by the thread
+ * that makes the layer's outer step, before the step; the rules of entrain_outer_step_fn apply. Returns 0 on success.
+ * Any other number, or a value out of its range, ends the communicators of this EDiT object on all ranks
+ * with ABORTED. */
 typedef int32_t (*entrain_outer_schedule_fn)(void* user, int32_t layer, int64_t step, double* lr, double* momentum);
-/* The length of an interval: H in steps, an integer of at least 1 and of at least overlap_steps, or with use_async tau in
- * seconds, more than 0. Begun after `exchanges` intervals, at `steps` steps since warm-up. EDiT asks for the intervals in
- * order, each once, and on all replicas alike (then again from the first one, after a load or a join); so H must follow from the
- * arguments. A-EDiT may ask several times, and each replica has a tau of its own. Called inside entrain_edit_begin_forward,
- * entrain_edit_leave and entrain_edit_join, on their thread or a thread of the library; it must not call this EDiT object.
- * Another value ends the call with ABORTED on all ranks. */
+/* The length of an interval: H in steps, an integer of at least 1 and of at least overlap_steps, or with use_async tau
+ * in seconds, more than 0. Begun after `exchanges` intervals, at `steps` steps since warm-up. EDiT asks for the
+ * intervals in order, each once, and on all replicas alike (then again from the first one, after a load or a join); so
+ * H must follow from the arguments. A-EDiT may ask several times, and each replica has a tau of its own. Called inside
+ * entrain_edit_begin_forward, entrain_edit_leave and entrain_edit_join, on their thread or a thread of the library; it
+ * must not call this EDiT object. Another value ends the call with ABORTED on all ranks. */
 typedef double (*entrain_interval_schedule_fn)(void* user, int64_t exchanges, int64_t steps);
 
 /* The caller's outer step of one layer. Moves this rank's `count` elements of the anchor, in place, in the direction
@@ -458,7 +449,7 @@ enum { /* late: what happens to the pseudo-gradient of a replica that arrives af
   ENTRAIN_LATE_WEIGHTED = 2 /* as CARRY. In addition, the weight of the replica in the next round is divided by 1 + the
                                number of rounds that it has missed. This happens before the weights are normalised */
 };
-typedef struct entrain_edit_config {
+typedef struct entrain_edit_config_t {
   size_t size;
   entrain_shard_t* shard;              /* the sharded model, with bound arrays. The EDiT object keeps it alive, and uses
                                           its memory and stream */
@@ -535,8 +526,6 @@ typedef struct entrain_edit_config {
                                           plain averaging. With quorum or round_deadline: the steps of grace, see
                                           "Rounds that no replica waits for" below */
   int32_t consensus_method;            /* for gta: ENTRAIN_CONSENSUS_* (collectives.h); default NONE */
-  int32_t int8_mask;                   /* has no effect, because this library never stores signs; 1 needs a
-                                          consensus_method */
   int32_t sparsification_method;       /* for gta: ENTRAIN_SPARSIFY_*, applied to each shard of a layer; default NONE */
   double density;                      /* share of the elements that sparsification keeps, in (0, 1). Without
                                           sparsification: 1 (default). With MAGNITUDE the share must be large enough to
@@ -646,15 +635,19 @@ typedef struct entrain_edit_config {
                                           rank, and at most 8. No effect on device memory */
   int32_t reserved;                    /* must be 0 */
 } entrain_edit_config_t;
-ENTRAIN_API void entrain_edit_config_init_sized(entrain_edit_config_t* config, size_t bytes);
 static ENTRAIN_INLINE void entrain_edit_config_init(entrain_edit_config_t* config) {
-  entrain_edit_config_init_sized(config, sizeof(*config));
+  entrain_struct_init(ENTRAIN_STRUCT_EDIT_CONFIG, config, sizeof(*config));
 }
 
 /* The options of EDiT are the fields of entrain_edit_config_t that hold one number each. The functions below describe
- * them, so that programs can make flags, forms or bindings from the descriptions. entrain_acco_option describes the
- * fields of entrain_acco_config_t in the same way. */
-enum { /* entrain_edit_option_t.type: the type of the field */
+ * them, so that programs can make flags, forms or bindings from the descriptions, and those of entrain_acco_config_t in
+ * the same way. */
+enum { /* the methods that have options */
+  ENTRAIN_METHOD_EDIT = 0, /* entrain_edit_config_t */
+  ENTRAIN_METHOD_ACCO = 1  /* entrain_acco_config_t. Its fields params_dtype, grads_dtype, wire_dtype and memory are not
+                              among the options, because they describe arrays */
+};
+enum { /* entrain_option_t.type: the type of the field */
   ENTRAIN_OPTION_SWITCH = 0, /* int32_t, 0 or 1 */
   ENTRAIN_OPTION_CHOICE = 1, /* int32_t, the index of a name in `choices`, from 0 */
   ENTRAIN_OPTION_I32 = 2,
@@ -662,28 +655,27 @@ enum { /* entrain_edit_option_t.type: the type of the field */
   ENTRAIN_OPTION_U64 = 4,
   ENTRAIN_OPTION_F64 = 5
 };
-typedef struct entrain_edit_option_t {
+typedef struct entrain_option_t {
   size_t size;
   const char* name;       /* name of the field. All texts are constants of the library */
   const char* choices;    /* CHOICE: the names, separated by commas; otherwise NULL */
   const char* help;       /* one line */
-  size_t offset;          /* position of the field in its struct, in bytes. The struct is entrain_edit_config_t, or
-                             entrain_acco_config_t if the description comes from entrain_acco_option */
-  double default_value;   /* as entrain_edit_config_init, or entrain_acco_config_init, sets it */
+  size_t offset;          /* position of the field in the struct of its method, in bytes */
+  double default_value;   /* as the struct's init function sets it */
   double least, most;     /* limits of the value; infinity: no limit */
   int32_t type;           /* ENTRAIN_OPTION_* */
   int32_t open;           /* whether the value may equal its limits. 0: it may; 1: not `least`; 2: not `most`; 3:
                              neither */
-} entrain_edit_option_t;
-ENTRAIN_API void entrain_edit_option_init_sized(entrain_edit_option_t* option, size_t bytes);
-static ENTRAIN_INLINE void entrain_edit_option_init(entrain_edit_option_t* option) {
-  entrain_edit_option_init_sized(option, sizeof(*option));
+} entrain_option_t;
+static ENTRAIN_INLINE void entrain_option_init(entrain_option_t* option) {
+  entrain_struct_init(ENTRAIN_STRUCT_OPTION, option, sizeof(*option));
 }
-/* Returns the number of options of EDiT. The options are numbered from 0. Needs no object; any thread. */
-ENTRAIN_API int32_t entrain_edit_option_count(void);
-/* Writes option `index` to *option. Returns INVALID_ARGUMENT if there is no such option. Needs no object; any
- * thread. */
-ENTRAIN_API entrain_status_t entrain_edit_option(int32_t index, entrain_edit_option_t* option);
+/* Returns the number of options of `method` (ENTRAIN_METHOD_*); 0 for another method. The options are numbered from 0.
+ * Needs no object; any thread. */
+ENTRAIN_API int32_t entrain_option_count(int32_t method);
+/* Writes option `index` of `method` to *option. Returns INVALID_ARGUMENT if there is no such option. Needs no object;
+ * any thread. */
+ENTRAIN_API entrain_status_t entrain_option(int32_t method, int32_t index, entrain_option_t* option);
 /* Writes to *matters whether option `index` can have an effect together with the other values of `config`. 1: it can.
  * 0: entrain_edit_create would refuse every value but the default, because the option has no effect. Ignores rules that
  * involve the arrays of `config`. config->shard may be NULL. Returns INVALID_ARGUMENT for an option or a value out of
@@ -692,7 +684,8 @@ ENTRAIN_API entrain_status_t entrain_edit_option_matters(const entrain_edit_conf
                                                          int32_t* matters);
 
 /* Sets the options in *config that make EDiT the published method `name`, with its published hyperparameters where this
- * library has no better ones (docs/training.md). Call it after entrain_edit_config_init. Then the fields of *config are:
+ * library has no better ones (docs/training.md). Call it after entrain_edit_config_init. Then the fields of *config
+ * are:
  *   "edit"              EDiT (arXiv 2412.07210): weights by norms, clipping, anomaly elimination, outer Nesterov SGD; H 16
  *   "a-edit"            the same by time (local_sgd_sync_time)
  *   "diloco"            DiLoCo (arXiv 2311.08105): plain mean, outer Nesterov SGD; H 16
@@ -703,11 +696,11 @@ ENTRAIN_API entrain_status_t entrain_edit_option_matters(const entrain_edit_conf
  *   "sparseloco"        (arXiv 2508.15706): 1/64 of the elements in two bits
  *   "published"         the defaults of the published code of EDiT, which are those of entrain_edit_config_init
  *
- * `given`: the names of `count` fields that the caller has set before this call, and that stay. Options of the method that
- * have no effect beside them are left out, so that entrain_edit_create accepts the result. A field that is set after this
- * call also overrides, but may make another one useless, which entrain_edit_create refuses by name. `layers`: the number of
- * layers, for the number of fragments; 0: one fragment. Returns INVALID_ARGUMENT, which lists the names, for another name.
- * Needs no object; any thread. */
+ * `given`: the names of `count` fields that the caller has set before this call, and that stay. Options of the method
+ * that have no effect beside them are left out, so that entrain_edit_create accepts the result. A field that is set
+ * after this call also overrides, but may make another one useless, which entrain_edit_create refuses by name.
+ * `layers`: the number of layers, for the number of fragments; 0: one fragment. Returns INVALID_ARGUMENT, which lists
+ * the names, for another name. Needs no object; any thread. */
 ENTRAIN_API entrain_status_t entrain_edit_config_preset(entrain_edit_config_t* config, const char* name, int32_t layers,
                                                         const char* const* given, int32_t count);
 /* The number of these methods, and the name of method `index`; "" if there is none. */
@@ -734,12 +727,13 @@ ENTRAIN_API entrain_status_t entrain_edit_create(entrain_mesh_t* mesh, const ent
 ENTRAIN_API entrain_status_t entrain_edit_join(entrain_mesh_t* mesh, const entrain_edit_config_t* config,
                                                int64_t wait_ns, entrain_edit_t** edit);
 /* Frees the object. With overlap_steps, the other ranks need this rank's part of a round in progress, so the function
- * waits for its end, at most 10 s, or 1 s if the caller has an outer_step or outer_schedule. So ranks that each make the
- * same number of steps may destroy their objects at different times. Then ends an exchange in progress, on all ranks
- * (ABORTED there): a round that has not ended, and at once an exchange for whose layers the caller has not waited.
- * entrain_comm_abort ends all at once. Waits for a running outer step of the caller, at most 1 s. The step may not return within this time, for example because it waits for a lock that the caller of this function
- * holds. Then the step continues on a thread of the library, and the library logs a warning. The object that outer_user
- * points to must stay valid until the step returns. The library keeps the arrays of the step until it returns. */
+ * waits for its end, at most 10 s, or 1 s if the caller has an outer_step or outer_schedule. So ranks that each make
+ * the same number of steps may destroy their objects at different times. Then ends an exchange in progress, on all
+ * ranks (ABORTED there): a round that has not ended, and at once an exchange for whose layers the caller has not
+ * waited. entrain_comm_abort ends all at once. Waits for a running outer step of the caller, at most 1 s. The step may
+ * not return within this time, for example because it waits for a lock that the caller of this function holds. Then the
+ * step continues on a thread of the library, and the library logs a warning. The object that outer_user points to must
+ * stay valid until the step returns. The library keeps the arrays of the step until it returns. */
 ENTRAIN_API void entrain_edit_destroy(entrain_edit_t* edit);
 /* Writes the stream of exchanges to *stream; NULL on host memory. An outer step of the caller enqueues its work on this
  * stream. Lent until the object is destroyed. */
@@ -877,14 +871,11 @@ ENTRAIN_API entrain_status_t entrain_edit_stream(const entrain_edit_t* edit, voi
  * 0. Exchanges are due at the steps W_s + k H, never twice at the same step. The exchange at W_s only creates the
  * anchors, and sends nothing. When warm-up ends, the function switches the shard's gradients from global to local. With
  * overlap_steps the layers do not wait for the exchange, and a later begin_forward merges the result. With EDiT this
- * later begin_forward waits for the exchange. */
+ * later begin_forward waits for the exchange. `work` (NULL: the call blocks) is for the waits of use_async and of
+ * overlap_steps. */
 ENTRAIN_API entrain_status_t entrain_edit_begin_forward(entrain_edit_t* edit, int32_t training,
-                                                        int32_t first_microbatch, int32_t* syncing);
-/* Starts entrain_edit_begin_forward. (It may wait with use_async and with overlap_steps.) `syncing` is lent until the
- * work is over, and written only on success. */
-ENTRAIN_API entrain_status_t entrain_edit_begin_forward_start(entrain_edit_t* edit, int32_t training,
-                                                              int32_t first_microbatch, int32_t* syncing,
-                                                              entrain_work_t** work);
+                                                        int32_t first_microbatch, int32_t* syncing,
+                                                        entrain_work_t** work);
 /* Call this function before the layer is gathered. Waits until the layer's exchange is done. Then theta = a for this
  * layer, with the same bits on all replicas. Returns at once if no exchange of the layer is in progress.
  * entrain_shard_wait does the same for the layers that it prefetches. */
@@ -930,12 +921,11 @@ enum { /* entrain_edit_wish */
 ENTRAIN_API entrain_status_t entrain_edit_wish(entrain_edit_t* edit, int32_t wishes);
 /* Tells the other replicas that this replica has made its last step. The others may continue, and this function takes
  * part in their rendezvous. After the last steps of this replica have been exchanged, its weight is zero. Returns when
- * all replicas have left. Then theta = a, the same on all replicas. Collective over the replica; blocks. For each
- * rendezvous it waits at most tau plus timeout_ns (of the config). With ENTRAIN_ON_LOSS_FINISH it also waits, at most
- * twice timeout_ns, until all ranks have finished the last exchange. This rank must not train afterwards. */
-ENTRAIN_API entrain_status_t entrain_edit_leave(entrain_edit_t* edit);
-/* Starts entrain_edit_leave. */
-ENTRAIN_API entrain_status_t entrain_edit_leave_start(entrain_edit_t* edit, entrain_work_t** work);
+ * all replicas have left. Then theta = a, the same on all replicas. Collective over the replica; blocks if `work` is
+ * NULL. For each rendezvous it waits at most tau plus timeout_ns (of the config). With ENTRAIN_ON_LOSS_FINISH it also
+ * waits, at most twice timeout_ns, until all ranks have finished the last exchange. This rank must not train
+ * afterwards. */
+ENTRAIN_API entrain_status_t entrain_edit_leave(entrain_edit_t* edit, entrain_work_t** work);
 
 typedef struct entrain_edit_replica_t {
   size_t size;
@@ -945,9 +935,8 @@ typedef struct entrain_edit_replica_t {
   int32_t wishes;       /* ENTRAIN_WISH_* */
   int32_t leaving;      /* 1: the replica has called entrain_edit_leave */
 } entrain_edit_replica_t;
-ENTRAIN_API void entrain_edit_replica_init_sized(entrain_edit_replica_t* replica, size_t bytes);
 static ENTRAIN_INLINE void entrain_edit_replica_init(entrain_edit_replica_t* replica) {
-  entrain_edit_replica_init_sized(replica, sizeof(*replica));
+  entrain_struct_init(ENTRAIN_STRUCT_EDIT_REPLICA, replica, sizeof(*replica));
 }
 /* Copies to *out what replica `replica` (0 to N - 1) reported at the last rendezvous. Returns FAILED_PRECONDITION
  * before the first rendezvous, and if the replica was lost before the last rendezvous. */
@@ -985,16 +974,15 @@ typedef struct entrain_edit_info_t {
                                 rank of this sync group */
   int64_t missed;            /* number of rounds that were closed without this replica */
 } entrain_edit_info_t;
-ENTRAIN_API void entrain_edit_info_init_sized(entrain_edit_info_t* info, size_t bytes);
 static ENTRAIN_INLINE void entrain_edit_info_init(entrain_edit_info_t* info) {
-  entrain_edit_info_init_sized(info, sizeof(*info));
+  entrain_struct_init(ENTRAIN_STRUCT_EDIT_INFO, info, sizeof(*info));
 }
 /* Describes the state after the last finished exchange. */
 ENTRAIN_API entrain_status_t entrain_edit_info(const entrain_edit_t* edit, entrain_edit_info_t* info);
 
-/* Reduces `count` elements of `in` over all ranks of the replicas that are not lost, and writes the result to `out`, the
- * same bits on all ranks. For what a run does beside its exchanges: evaluations, reports, decisions. A newcomer takes
- * part from its first exchange on, and needs no other communicator.
+/* Reduces `count` elements of `in` over all ranks of the replicas that are not lost, and writes the result to `out`,
+ * the same bits on all ranks. For what a run does beside its exchanges: evaluations, reports, decisions. A newcomer
+ * takes part from its first exchange on, and needs no other communicator.
  *
  * With ENTRAIN_ON_LOSS_FINISH, a loss does not make the call fail: if some ranks have the result already, all get it,
  * and it still includes the values of the lost rank; otherwise the remaining ranks repeat the call. *rank becomes the
@@ -1003,16 +991,12 @@ ENTRAIN_API entrain_status_t entrain_edit_info(const entrain_edit_t* edit, entra
  *
  * `in` and `out` are host memory of at most 64 KiB, and may be the same; the caller keeps them. After an error `out` is
  * unchanged. `op` is a built-in operator. `timeout_ns` limits the whole call (0: the communicators' default).
- * Collective over all ranks of all replicas, which must make these calls and saves in the same order; blocks.
- * FAILED_PRECONDITION on all ranks, except when an exact checkpoint may be saved (see entrain_edit_save), during the
- * warm-up, and after entrain_edit_leave. INVALID_ARGUMENT on all ranks if count, dtype or op differ. */
+ * Collective over all ranks of all replicas, which must make these calls and saves in the same order; blocks if `work`
+ * is NULL. FAILED_PRECONDITION on all ranks, except when an exact checkpoint may be saved (see entrain_edit_save),
+ * during the warm-up, and after entrain_edit_leave. INVALID_ARGUMENT on all ranks if count, dtype or op differ. */
 ENTRAIN_API entrain_status_t entrain_edit_reduce(entrain_edit_t* edit, const void* in, void* out, size_t count,
                                                  entrain_dtype_t dtype, entrain_op_t op, int64_t timeout_ns,
-                                                 int32_t* rank, int32_t* ranks);
-/* Starts entrain_edit_reduce. The memory is lent until the work is done. */
-ENTRAIN_API entrain_status_t entrain_edit_reduce_start(entrain_edit_t* edit, const void* in, void* out, size_t count,
-                                                       entrain_dtype_t dtype, entrain_op_t op, int64_t timeout_ns,
-                                                       int32_t* rank, int32_t* ranks, entrain_work_t** work);
+                                                 int32_t* rank, int32_t* ranks, entrain_work_t** work);
 
 /* Describes loss `index`. Losses are numbered from 0 in the order in which this rank learned of them. *replica becomes
  * the number of the lost replica, and *rendezvous the number of rendezvous that were over at that time. `text` becomes
@@ -1064,7 +1048,7 @@ enum {                     /* which ranks have the same array. An array of the c
 ENTRAIN_API entrain_status_t entrain_edit_add_state(entrain_edit_t* edit, const char* name, void* data, size_t count,
                                                     entrain_dtype_t dtype, int32_t holder);
 
-typedef struct entrain_checkpoint_config {
+typedef struct entrain_checkpoint_config_t {
   size_t size;
   const char* save_dir;    /* the directory; NULL: "local_sgd_ckpt". A save creates the directory, but not its parent */
   const char* ckpt_name;   /* name of the file without ".ckpt" (save_dir/ckpt_name.ckpt): letters, digits and ". _ -";
@@ -1077,18 +1061,45 @@ typedef struct entrain_checkpoint_config {
   int32_t rank0_only;      /* loading: 1 (default): rank 0 reads the files and sends the data, so other ranks need no
                               access to the files; 0: each rank reads the data that it needs. Saving: no effect, because
                               no rank ever gathers a copy of the whole state */
-  int32_t cpu_offload;     /* no effect, because gathered data are always in host memory */
-  int64_t timeout_ns;      /* deadline of the whole call; 0: the communicators' default */
   int32_t overwrite;       /* saving: 1: a run that has begun anew may replace a checkpoint of a later step; 0 (default): it
                               may not. Loading: no effect */
-  int32_t reserved;        /* must be 0 */
+  int64_t timeout_ns;      /* deadline of the whole call; 0: the communicators' default */
 } entrain_checkpoint_config_t;
-ENTRAIN_API void entrain_checkpoint_config_init_sized(entrain_checkpoint_config_t* config, size_t bytes);
 static ENTRAIN_INLINE void entrain_checkpoint_config_init(entrain_checkpoint_config_t* config) {
-  entrain_checkpoint_config_init_sized(config, sizeof(*config));
+  entrain_struct_init(ENTRAIN_STRUCT_CHECKPOINT_CONFIG, config, sizeof(*config));
 }
 
-/* Saves the state. Does not change it, and makes no exchange. Collective; blocks. `config` may be NULL (defaults).
+/* Functions of the caller that write or read the bytes of a checkpoint instead of the file save_dir/ckpt_name.ckpt.
+ * They may use an object store, memory, or the format of another library. The bytes are those of the file. Each
+ * function returns 0 on success. If it returns another number, the call fails on all ranks: FAILED_PRECONDITION "rank
+ * 0: ...: write_at returned 5 at byte 128".
+ *
+ * The comment of entrain_edit_save states on which ranks and threads the library calls the functions. It calls them
+ * one at a time. `data` is lent during the call. Inside the functions, calls that need the engine return
+ * FAILED_PRECONDITION; the text names the function. The other ranks wait for the functions, so the time of the
+ * functions counts against timeout_ns. The library checks the bytes from read_at in the same way as those of a file. */
+typedef int32_t (*entrain_checkpoint_write_fn)(void* user, int64_t offset, const void* data, size_t bytes);
+typedef int32_t (*entrain_checkpoint_finish_fn)(void* user);
+typedef int32_t (*entrain_checkpoint_read_fn)(void* user, int64_t offset, void* data, size_t bytes);
+typedef struct entrain_checkpoint_functions_t {
+  size_t size;
+  void* user;                            /* first argument of all functions; owned by the caller */
+  entrain_checkpoint_write_fn write_at;  /* saving: receives every byte once. First come the bytes from offset 128 on,
+                                            in ascending order without a gap; then bytes 0 to 127 in one call. There may
+                                            be many calls with few bytes each. If a write is expensive, collect the
+                                            bytes of several calls */
+  entrain_checkpoint_finish_fn finish;   /* saving: called after all bytes are written and all ranks have sent their
+                                            data. The checkpoint is valid when this function returns 0. If the save
+                                            fails earlier, the library does not call it */
+  entrain_checkpoint_read_fn read_at;    /* loading: writes all bytes [offset, offset + bytes) of the checkpoint to
+                                            `data` */
+  int64_t bytes;                         /* loading: length of the checkpoint, >= 0 */
+} entrain_checkpoint_functions_t;
+static ENTRAIN_INLINE void entrain_checkpoint_functions_init(entrain_checkpoint_functions_t* functions) {
+  entrain_struct_init(ENTRAIN_STRUCT_CHECKPOINT_FUNCTIONS, functions, sizeof(*functions));
+}
+/* Saves the state. Does not change it, and makes no exchange. Collective; blocks if `work` is NULL. `config` may be
+ * NULL (defaults). `functions`: see below; NULL: a file.
  *
  * When a save is legal (FAILED_PRECONDITION otherwise):
  * - After an exchange (or the creation of the anchors) and before the next reduction of gradients. In terms of calls:
@@ -1103,83 +1114,36 @@ static ENTRAIN_INLINE void entrain_checkpoint_config_init(entrain_checkpoint_con
  *
  * With ENTRAIN_ON_LOSS_FINISH, the remaining ranks finish a save during which a rank is lost, and it succeeds.
  *
- * A run that has begun anew, with neither a load nor a join, never replaces a checkpoint of a later step: that would undo an
- * earlier run, for example if its launcher has started it again without a load. The save returns FAILED_PRECONDITION, which
- * names both steps. `overwrite` permits it.
+ * A run that has begun anew, with neither a load nor a join, never replaces a checkpoint of a later step: that would
+ * undo an earlier run, for example if its launcher has started it again without a load. The save returns
+ * FAILED_PRECONDITION, which names both steps. `overwrite` permits it.
  *
  * Either all ranks succeed, or all return the error of one rank; the text names the rank and the path. The new
  * checkpoint replaces an older one of the same name in one step, when all data are on the disk. Before this step, and
  * after an error, the older checkpoint is unchanged. A process that is killed during a save leaves files in save_dir. A
  * save removes such files if they are older than its own beginning. A load removes them if they are older than the
- * checkpoint that it loaded. */
-ENTRAIN_API entrain_status_t entrain_edit_save(entrain_edit_t* edit, const entrain_checkpoint_config_t* config);
+ * checkpoint that it loaded. If destroy ends a save, an older checkpoint of the same name is unchanged.
+ *
+ * With `functions` the bytes go through functions of the caller, which run on the calling thread of rank 0, or with
+ * `work` on a thread of the library. But in a load with rank0_only 0, each rank calls its own functions and reads the
+ * data that it needs. Then the functions of all ranks must give the same bytes. Functions that are not needed may be
+ * NULL. If a rank lacks a function that it needs, all ranks return INVALID_ARGUMENT; the text names the function. Give
+ * a struct on all ranks or on none; on a rank where no function runs it may be as entrain_checkpoint_functions_init
+ * leaves it. The fields save_dir and ckpt_name of `config` must be NULL, and for a save full_state_dict must be 1
+ * (INVALID_ARGUMENT otherwise). A checkpoint of several files cannot be loaded in this way (FAILED_PRECONDITION). */
+ENTRAIN_API entrain_status_t entrain_edit_save(entrain_edit_t* edit, const entrain_checkpoint_config_t* config,
+                                               const entrain_checkpoint_functions_t* functions, entrain_work_t** work);
 /* Continues from a checkpoint, at the step of the checkpoint, right after its exchange. The next call is begin_forward,
- * which does not exchange again. Collective; blocks. No exchange may be in progress, and no layer may be gathered. The
- * library reads all data and checks every byte before it changes anything. In the following cases the call fails on all
- * ranks, and the run is unchanged:
+ * which does not exchange again. Collective; blocks if `work` is NULL. No exchange may be in progress, and no layer may
+ * be gathered. The library reads all data and checks every byte before it changes anything. In the following cases the
+ * call fails on all ranks, and the run is unchanged:
  * - INVALID_ARGUMENT: the file is damaged, truncated, of a newer format, or not a checkpoint.
  * - FAILED_PRECONDITION: the checkpoint is of another model, of other options, or, for the exact kind, of another mesh.
  *
  * A load of the portable kind ignores detectors if skip_anomaly is 0, because this run has no place for them. It
  * reports them in the log, at level info. */
-ENTRAIN_API entrain_status_t entrain_edit_load(entrain_edit_t* edit, const entrain_checkpoint_config_t* config);
-/* Start entrain_edit_save and entrain_edit_load. If destroy ends a save, an older checkpoint of the same name is
- * unchanged. */
-ENTRAIN_API entrain_status_t entrain_edit_save_start(entrain_edit_t* edit, const entrain_checkpoint_config_t* config,
-                                                     entrain_work_t** work);
-ENTRAIN_API entrain_status_t entrain_edit_load_start(entrain_edit_t* edit, const entrain_checkpoint_config_t* config,
-                                                     entrain_work_t** work);
-
-/* Functions of the caller that write or read the bytes of a checkpoint instead of the file save_dir/ckpt_name.ckpt.
- * They may use an object store, memory, or the format of another library. The bytes are those of the file. Each
- * function returns 0 on success. If it returns another number, the call fails on all ranks: FAILED_PRECONDITION "rank
- * 0: ...: write_at returned 5 at byte 128".
- *
- * The comment of entrain_edit_save_to states on which ranks and threads the library calls the functions. It calls them
- * one at a time. `data` is lent during the call. Inside the functions, calls that need the engine return
- * FAILED_PRECONDITION; the text names the function. The other ranks wait for the functions, so the time of the
- * functions counts against timeout_ns. The library checks the bytes from read_at in the same way as those of a file. */
-typedef int32_t (*entrain_checkpoint_write_fn)(void* user, int64_t offset, const void* data, size_t bytes);
-typedef int32_t (*entrain_checkpoint_finish_fn)(void* user);
-typedef int32_t (*entrain_checkpoint_read_fn)(void* user, int64_t offset, void* data, size_t bytes);
-typedef struct entrain_checkpoint_functions {
-  size_t size;
-  void* user;                            /* first argument of all functions; owned by the caller */
-  entrain_checkpoint_write_fn write_at;  /* saving: receives every byte once. First come the bytes from offset 128 on,
-                                            in ascending order without a gap; then bytes 0 to 127 in one call. There may
-                                            be many calls with few bytes each. If a write is expensive, collect the
-                                            bytes of several calls */
-  entrain_checkpoint_finish_fn finish;   /* saving: called after all bytes are written and all ranks have sent their
-                                            data. The checkpoint is valid when this function returns 0. If the save
-                                            fails earlier, the library does not call it */
-  entrain_checkpoint_read_fn read_at;    /* loading: writes all bytes [offset, offset + bytes) of the checkpoint to
-                                            `data` */
-  int64_t bytes;                         /* loading: length of the checkpoint, >= 0 */
-} entrain_checkpoint_functions_t;
-ENTRAIN_API void entrain_checkpoint_functions_init_sized(entrain_checkpoint_functions_t* functions, size_t bytes);
-static ENTRAIN_INLINE void entrain_checkpoint_functions_init(entrain_checkpoint_functions_t* functions) {
-  entrain_checkpoint_functions_init_sized(functions, sizeof(*functions));
-}
-/* Save and load as entrain_edit_save and entrain_edit_load do, but through functions of the caller. The functions run
- * on the calling thread of rank 0. But in load_from with rank0_only 0, each rank calls its own functions, on its
- * calling thread, and reads the data that it needs. Then the functions of all ranks must give the same bytes. A rank on
- * which no function runs may pass NULL for `functions`. Functions that are not needed may be NULL. If a rank lacks a
- * function that it needs, all ranks return INVALID_ARGUMENT; the text names the function. The fields save_dir and
- * ckpt_name of `config` must be NULL, and for a save full_state_dict must be 1 (INVALID_ARGUMENT otherwise). A
- * checkpoint of several files cannot be loaded in this way (FAILED_PRECONDITION). All ranks must make the same call:
- * all entrain_edit_save_to, or all entrain_edit_save. */
-ENTRAIN_API entrain_status_t entrain_edit_save_to(entrain_edit_t* edit, const entrain_checkpoint_config_t* config,
-                                                  const entrain_checkpoint_functions_t* functions);
-ENTRAIN_API entrain_status_t entrain_edit_load_from(entrain_edit_t* edit, const entrain_checkpoint_config_t* config,
-                                                    const entrain_checkpoint_functions_t* functions);
-/* Start the two calls above. The functions then run on a thread of the library. */
-ENTRAIN_API entrain_status_t entrain_edit_save_to_start(entrain_edit_t* edit, const entrain_checkpoint_config_t* config,
-                                                        const entrain_checkpoint_functions_t* functions,
-                                                        entrain_work_t** work);
-ENTRAIN_API entrain_status_t entrain_edit_load_from_start(entrain_edit_t* edit,
-                                                          const entrain_checkpoint_config_t* config,
-                                                          const entrain_checkpoint_functions_t* functions,
-                                                          entrain_work_t** work);
+ENTRAIN_API entrain_status_t entrain_edit_load(entrain_edit_t* edit, const entrain_checkpoint_config_t* config,
+                                               const entrain_checkpoint_functions_t* functions, entrain_work_t** work);
 
 /* ---- The state, array by array --------------------------------------------------------------------------------
  *
@@ -1194,7 +1158,7 @@ ENTRAIN_API entrain_status_t entrain_edit_load_from_start(entrain_edit_t* edit,
  * The manifest of a checkpoint file uses the same names and kinds, with the same meanings. They do not change within a
  * format version.
  *
- *     entrain_edit_open_state(edit, ENTRAIN_CHECKPOINT_PORTABLE, &state);
+ *     entrain_edit_open_state(edit, ENTRAIN_CHECKPOINT_PORTABLE, &state, NULL);
  *     for (index = 0; index < count; ++index) {              read:  entrain_state_get, into the caller's format
  *       entrain_state_info(state, index, &info);             write: entrain_state_set, from there; all entries,
  *     }                                                             and then entrain_state_commit, on all ranks
@@ -1207,10 +1171,8 @@ ENTRAIN_API entrain_status_t entrain_edit_load_from_start(entrain_edit_t* edit,
  * progress. Also returns FAILED_PRECONDITION after gradients have been reduced. If a run has not exchanged yet, its
  * state can be opened and set, but not read. The options of the run determine the arrays. The state takes no memory for
  * an array until the array is set. */
-ENTRAIN_API entrain_status_t entrain_edit_open_state(entrain_edit_t* edit, int32_t kind, entrain_state_t** state);
-/* Starts entrain_edit_open_state. `state` is lent until the work is over, and written only on success. */
-ENTRAIN_API entrain_status_t entrain_edit_open_state_start(entrain_edit_t* edit, int32_t kind, entrain_state_t** state,
-                                                           entrain_work_t** work);
+ENTRAIN_API entrain_status_t entrain_edit_open_state(entrain_edit_t* edit, int32_t kind, entrain_state_t** state,
+                                                     entrain_work_t** work);
 /* Frees the handle. Values that were set and not committed have no effect. A state may be destroyed before or after its
  * object. But when its object has been destroyed, calls on the state return FAILED_PRECONDITION. A commit in progress
  * continues until it is over or the object is destroyed. */
@@ -1238,9 +1200,8 @@ typedef struct entrain_state_info_t {
   int32_t saves;         /* 1: of the ranks that hold this array, this rank saves it in a checkpoint. In the portable
                             kind only the REPLICA array of this rank has an effect */
 } entrain_state_info_t;
-ENTRAIN_API void entrain_state_info_init_sized(entrain_state_info_t* info, size_t bytes);
 static ENTRAIN_INLINE void entrain_state_info_init(entrain_state_info_t* info) {
-  entrain_state_info_init_sized(info, sizeof(*info));
+  entrain_struct_init(ENTRAIN_STRUCT_STATE_INFO, info, sizeof(*info));
 }
 /* Write to *count the number of entries on this rank, and to *info the description of entry `index`. */
 ENTRAIN_API entrain_status_t entrain_state_count(const entrain_state_t* state, size_t* count);
@@ -1261,17 +1222,14 @@ ENTRAIN_API entrain_status_t entrain_state_get(const entrain_state_t* state, siz
 ENTRAIN_API entrain_status_t entrain_state_set(entrain_state_t* state, size_t index, const void* data, size_t count,
                                                entrain_dtype_t dtype);
 /* Continues the run from the values that were set, as entrain_edit_load and entrain_acco_load continue it from a
- * checkpoint of the state's kind. Collective over the object's ranks; blocks, at most timeout_ns (0: the communicators'
- * default). Either all ranks succeed, or nothing changes on any rank. After a failure the values that were set stay
- * set. Errors:
+ * checkpoint of the state's kind. Collective over the object's ranks; blocks if `work` is NULL, at most timeout_ns (0:
+ * the communicators' default). Either all ranks succeed, or nothing changes on any rank. After a failure the values
+ * that were set stay set. Errors:
  * - FAILED_PRECONDITION if an entry with elements was not set; the text names the rank and the entries. Also in all
  *   cases in which a load returns this error.
  * - INVALID_ARGUMENT if ranks that must hold the same values have set different values; the text names the array.
  * - FAILED_PRECONDITION if the state has been committed already. */
-ENTRAIN_API entrain_status_t entrain_state_commit(entrain_state_t* state, int64_t timeout_ns);
-/* Starts entrain_state_commit and returns at once. *work is over when the commit is over. */
-ENTRAIN_API entrain_status_t entrain_state_commit_start(entrain_state_t* state, int64_t timeout_ns,
-                                                        entrain_work_t** work);
+ENTRAIN_API entrain_status_t entrain_state_commit(entrain_state_t* state, int64_t timeout_ns, entrain_work_t** work);
 
 /* ---- ACCO: gradients are reduced during the computation ------------------------------------------------------
  *
@@ -1368,13 +1326,13 @@ typedef double (*entrain_acco_schedule_fn)(void* user, int64_t progress);
 /* Elements [first, first + count) of the parameters with their own optimizer or their own factor of the learning rate.
  * An example: norm layers and biases, without weight decay. The struct has no `size`, because it is an element of an
  * array. Its four fields will not change. */
-typedef struct entrain_acco_group {
+typedef struct entrain_acco_group_t {
   size_t first, count;          /* count >= 1 */
   const entrain_optim_t* optim; /* as entrain_acco_config_t.optim; NULL: the same optimizer as there */
   double lr_scale;              /* > 0: factor by which the schedule's rate is multiplied */
 } entrain_acco_group_t;
 
-typedef struct entrain_acco_config {
+typedef struct entrain_acco_config_t {
   size_t size;
   void* params;                  /* `count` elements of params_dtype; lent until the channel is destroyed.
                                     entrain_acco_install writes them. All ranks start with the parameters of rank 0 */
@@ -1393,9 +1351,6 @@ typedef struct entrain_acco_config {
   int64_t max_microbatches;      /* >= min_microbatches: largest number of micro-batches of this rank in a round. At
                                     this number the caller must call entrain_acco_install, which then waits for the
                                     round. 0 (default): no limit */
-  const int32_t* scripted_counts; /* for tests: the exact number of micro-batches of this rank in each round, so that a
-                                     run can be repeated bit for bit; NULL (default): no exact numbers. Copied */
-  size_t scripted_rounds;        /* number of entries of scripted_counts; the run cannot have more rounds */
   int64_t warmup_rounds;         /* number of synchronous rounds at the start; default 0 */
   double clip_norm;              /* > 0: largest norm of a round's mean gradient. Each round then reduces one more
                                     scalar. 0 (default): no limit */
@@ -1434,17 +1389,12 @@ typedef struct entrain_acco_config {
   const char* identity;          /* as entrain_edit_config_t.identity */
   double silence;                /* as entrain_edit_config_t.silence; applies to `comm`, too */
 } entrain_acco_config_t;
-ENTRAIN_API void entrain_acco_config_init_sized(entrain_acco_config_t* config, size_t bytes);
 static ENTRAIN_INLINE void entrain_acco_config_init(entrain_acco_config_t* config) {
-  entrain_acco_config_init_sized(config, sizeof(*config));
+  entrain_struct_init(ENTRAIN_STRUCT_ACCO_CONFIG, config, sizeof(*config));
 }
 
-/* Describe the fields of entrain_acco_config_t that hold one number each, as entrain_edit_option_count,
- * entrain_edit_option and entrain_edit_option_matters do for EDiT. The fields params_dtype, grads_dtype, wire_dtype and
- * memory are not among the options, because they describe arrays. These functions ignore optim, and the arrays and
- * functions of `config`; all of these fields may be NULL. */
-ENTRAIN_API int32_t entrain_acco_option_count(void);
-ENTRAIN_API entrain_status_t entrain_acco_option(int32_t index, entrain_edit_option_t* option);
+/* As entrain_edit_option_matters. Ignores optim, and the arrays and functions of `config`; all of these fields may be
+ * NULL. */
 ENTRAIN_API entrain_status_t entrain_acco_option_matters(const entrain_acco_config_t* config, int32_t index,
                                                          int32_t* matters);
 
@@ -1478,8 +1428,8 @@ ENTRAIN_API entrain_status_t entrain_acco_join(entrain_comm_t* comm, const entra
  * each make the same number of installs may destroy their channels at different times. On device memory the streams of
  * all ranks must also have finished their last install. Waits at most 1 s for a running step or schedule of the caller,
  * as entrain_edit_destroy does. With ENTRAIN_ADMIT_EXCHANGE rank 0 also waits for the end of a request to the store, at
- * most 0.5 s. If newcomers are being connected at this time, the function waits for the end of this attempt: at most 2 s,
- * or a quarter of timeout_ns if the store does not answer. Does nothing for NULL. */
+ * most 0.5 s. If newcomers are being connected at this time, the function waits for the end of this attempt: at most 2
+ * s, or a quarter of timeout_ns if the store does not answer. Does nothing for NULL. */
 ENTRAIN_API void entrain_acco_destroy(entrain_acco_t* acco);
 /* Writes the stream of rounds to *stream; NULL on host memory. A step of the caller enqueues its work on this stream.
  * Lent until the channel is destroyed. */
@@ -1501,15 +1451,10 @@ ENTRAIN_API entrain_status_t entrain_acco_add(entrain_acco_t* acco, int64_t micr
  * over and min_microbatches have been added; install then does not wait for other ranks. It is also 1 if
  * max_microbatches have been added. Never blocks. */
 ENTRAIN_API entrain_status_t entrain_acco_poll(entrain_acco_t* acco, int32_t* ready);
-/* Waits until entrain_acco_install would not wait, at most timeout_ns (0: does not wait; < 0: as long as the deadlines
- * of the round allow). Returns IN_PROGRESS when timeout_ns has passed, and may then be called again. Use this function
- * for signals, watchdogs and progress. If install would fail, this function fails with the same error. In synchronous
- * rounds (ENTRAIN_ACCO_ZERO1, warm-up) install waits for the round that it starts. Then this function starts this
- * round. After that, nothing may be added, saved or loaded before install (FAILED_PRECONDITION). In other rounds this
- * function changes nothing. */
-ENTRAIN_API entrain_status_t entrain_acco_wait(entrain_acco_t* acco, int64_t timeout_ns);
-/* Creates a work that is over when entrain_acco_install would not wait. It has the status of the round. If
- * entrain_acco_wait would start a round, this function starts the round, too, with the same restrictions. */
+/* Creates a work that is over when entrain_acco_install would not wait. It has the status that install would return.
+ * Use it with entrain_work_wait for signals, watchdogs and progress. In synchronous rounds (ENTRAIN_ACCO_ZERO1,
+ * warm-up) install waits for the round that it starts. Then this function starts this round. After that, nothing may be
+ * added, saved or loaded before install (FAILED_PRECONDITION). In other rounds this function changes nothing. */
 ENTRAIN_API entrain_status_t entrain_acco_work(entrain_acco_t* acco, entrain_work_t** work);
 /* Waits for the round in progress, installs its parameters, and starts the next round with the gradients that have been
  * added. *finished becomes 1 when the run is over, on all ranks after the same commit. The parameters are then those of
@@ -1548,9 +1493,8 @@ typedef struct entrain_acco_info_t {
                            since it has joined */
   int64_t joins;        /* number of newcomers admitted before the last round */
 } entrain_acco_info_t;
-ENTRAIN_API void entrain_acco_info_init_sized(entrain_acco_info_t* info, size_t bytes);
 static ENTRAIN_INLINE void entrain_acco_info_init(entrain_acco_info_t* info) {
-  entrain_acco_info_init_sized(info, sizeof(*info));
+  entrain_struct_init(ENTRAIN_STRUCT_ACCO_INFO, info, sizeof(*info));
 }
 ENTRAIN_API entrain_status_t entrain_acco_info(const entrain_acco_t* acco, entrain_acco_info_t* info);
 /* Describes loss `index`. Losses are numbered from 0 in the order in which this rank learned of them. *rank becomes the
@@ -1585,8 +1529,9 @@ ENTRAIN_API entrain_status_t entrain_acco_loss(const entrain_acco_t* acco, int32
 /* Checkpoints of a channel. Arguments and errors are those of entrain_edit_add_state, entrain_edit_save and
  * entrain_edit_load. Save between entrain_acco_install and the next entrain_acco_add. A save waits for the round in
  * progress and changes nothing.
- * - ENTRAIN_CHECKPOINT_EXACT: the run continues with the same method, and with the same bits if scripted_counts are
- *   set.
+ * - ENTRAIN_CHECKPOINT_EXACT: the run continues with the same method, and with the same bits if each rank adds the same
+ *   number of micro-batches to each round as before. (Call entrain_acco_install at that number, whatever
+ *   entrain_acco_poll says; or set min_microbatches and max_microbatches to it.)
  * - ENTRAIN_CHECKPOINT_PORTABLE: a run with any number of ranks and any method continues from the last commit. For f32
  *   masters only. If the optimizer belongs to the caller (config.step), the checkpoint has none of its state except for
  *   the arrays of entrain_acco_add_state.
@@ -1596,35 +1541,18 @@ ENTRAIN_API entrain_status_t entrain_acco_loss(const entrain_acco_t* acco, int32
  * of the checkpoint, and so may lr. */
 ENTRAIN_API entrain_status_t entrain_acco_add_state(entrain_acco_t* acco, const char* name, void* data, size_t count,
                                                     entrain_dtype_t dtype, int32_t holder);
-ENTRAIN_API entrain_status_t entrain_acco_save(entrain_acco_t* acco, const entrain_checkpoint_config_t* config);
-ENTRAIN_API entrain_status_t entrain_acco_load(entrain_acco_t* acco, const entrain_checkpoint_config_t* config);
-ENTRAIN_API entrain_status_t entrain_acco_save_start(entrain_acco_t* acco, const entrain_checkpoint_config_t* config,
-                                                     entrain_work_t** work);
-ENTRAIN_API entrain_status_t entrain_acco_load_start(entrain_acco_t* acco, const entrain_checkpoint_config_t* config,
-                                                     entrain_work_t** work);
+ENTRAIN_API entrain_status_t entrain_acco_save(entrain_acco_t* acco, const entrain_checkpoint_config_t* config,
+                                               const entrain_checkpoint_functions_t* functions, entrain_work_t** work);
+ENTRAIN_API entrain_status_t entrain_acco_load(entrain_acco_t* acco, const entrain_checkpoint_config_t* config,
+                                               const entrain_checkpoint_functions_t* functions, entrain_work_t** work);
 /* Like entrain_edit_reduce, over the ranks of the channel. Legal whenever a checkpoint may be saved. */
 ENTRAIN_API entrain_status_t entrain_acco_reduce(entrain_acco_t* acco, const void* in, void* out, size_t count,
                                                  entrain_dtype_t dtype, entrain_op_t op, int64_t timeout_ns,
-                                                 int32_t* rank, int32_t* ranks);
-ENTRAIN_API entrain_status_t entrain_acco_reduce_start(entrain_acco_t* acco, const void* in, void* out, size_t count,
-                                                       entrain_dtype_t dtype, entrain_op_t op, int64_t timeout_ns,
-                                                       int32_t* rank, int32_t* ranks, entrain_work_t** work);
-/* As entrain_edit_save_to, entrain_edit_load_from and entrain_edit_open_state. The channel counts as one replica and
- * one layer. The state may be opened whenever a checkpoint may be saved, and also before the first entrain_acco_add. */
-ENTRAIN_API entrain_status_t entrain_acco_save_to(entrain_acco_t* acco, const entrain_checkpoint_config_t* config,
-                                                  const entrain_checkpoint_functions_t* functions);
-ENTRAIN_API entrain_status_t entrain_acco_load_from(entrain_acco_t* acco, const entrain_checkpoint_config_t* config,
-                                                    const entrain_checkpoint_functions_t* functions);
-ENTRAIN_API entrain_status_t entrain_acco_save_to_start(entrain_acco_t* acco, const entrain_checkpoint_config_t* config,
-                                                        const entrain_checkpoint_functions_t* functions,
-                                                        entrain_work_t** work);
-ENTRAIN_API entrain_status_t entrain_acco_load_from_start(entrain_acco_t* acco,
-                                                          const entrain_checkpoint_config_t* config,
-                                                          const entrain_checkpoint_functions_t* functions,
-                                                          entrain_work_t** work);
-ENTRAIN_API entrain_status_t entrain_acco_open_state(entrain_acco_t* acco, int32_t kind, entrain_state_t** state);
-ENTRAIN_API entrain_status_t entrain_acco_open_state_start(entrain_acco_t* acco, int32_t kind, entrain_state_t** state,
-                                                           entrain_work_t** work);
+                                                 int32_t* rank, int32_t* ranks, entrain_work_t** work);
+/* As entrain_edit_open_state. The channel counts as one replica and one layer. The state may be opened whenever a
+ * checkpoint may be saved, and also before the first entrain_acco_add. */
+ENTRAIN_API entrain_status_t entrain_acco_open_state(entrain_acco_t* acco, int32_t kind, entrain_state_t** state,
+                                                     entrain_work_t** work);
 
 #ifdef __cplusplus
 } /* extern "C" */

@@ -80,8 +80,8 @@ enum {
 
 /* Reduction operators.
  * - Floats of 16 and 8 bits: each combination is computed in f32 and rounded once, to nearest even.
- * - avg: the sum divided by the number of ranks. For integers the sum does not wrap around, and the quotient is truncated
- *   toward zero.
+ * - avg: the sum divided by the number of ranks. For integers the sum does not wrap around, and the quotient is
+ *   truncated toward zero.
  * - Sums and products of integers wrap around.
  * - min, max: the result is NaN if any contribution is NaN.
  * - Bit operators (band, bor, bxor): integers only.
@@ -130,13 +130,48 @@ typedef struct entrain_edit entrain_edit_t;           /* EDiT on a sharded model
 typedef struct entrain_acco entrain_acco_t;           /* ACCO: gradients are reduced during the computation */
 typedef struct entrain_state entrain_state_t;         /* the state of a training object, array by array */
 typedef struct entrain_optim entrain_optim_t;         /* an optimizer over flat arrays */
-typedef struct entrain_wsam entrain_wsam_t;           /* WSAM around an optimizer */
 
 /* Identifies a process to its peers. The identity stays the same for the life of the process. It does not depend on the
  * rank of the process in a communicator. */
-typedef struct entrain_peer_id {
+typedef struct entrain_peer_id_t {
   uint8_t bytes[16];
 } entrain_peer_id_t;
+
+enum { /* the structs that begin with a size. ENTRAIN_STRUCT_X is entrain_x_t */
+  ENTRAIN_STRUCT_ERROR = 0,
+  ENTRAIN_STRUCT_RUNTIME_CONFIG = 1,
+  ENTRAIN_STRUCT_COMM_CONFIG = 2,
+  ENTRAIN_STRUCT_GROW_CONFIG = 3,
+  ENTRAIN_STRUCT_JOIN_CONFIG = 4,
+  ENTRAIN_STRUCT_COMM_STATS = 5,
+  ENTRAIN_STRUCT_MEMBER = 6,
+  ENTRAIN_STRUCT_SHRINK_CONFIG = 7,
+  ENTRAIN_STRUCT_STORE_FUNCTIONS = 8,
+  ENTRAIN_STRUCT_CALL_OPTIONS = 9,
+  ENTRAIN_STRUCT_GTA_CONFIG = 10,
+  ENTRAIN_STRUCT_WORK_INFO = 11,
+  ENTRAIN_STRUCT_OPTIM_CONFIG = 12,
+  ENTRAIN_STRUCT_OPTIM_INFO = 13,
+  ENTRAIN_STRUCT_MESH_CONFIG = 14,
+  ENTRAIN_STRUCT_SHARD_CONFIG = 15,
+  ENTRAIN_STRUCT_SHARD_LAYER = 16,
+  ENTRAIN_STRUCT_SHARD_STATS = 17,
+  ENTRAIN_STRUCT_OPTION = 18,
+  ENTRAIN_STRUCT_EDIT_CONFIG = 19,
+  ENTRAIN_STRUCT_EDIT_REPLICA = 20,
+  ENTRAIN_STRUCT_EDIT_INFO = 21,
+  ENTRAIN_STRUCT_CHECKPOINT_CONFIG = 22,
+  ENTRAIN_STRUCT_CHECKPOINT_FUNCTIONS = 23,
+  ENTRAIN_STRUCT_STATE_INFO = 24,
+  ENTRAIN_STRUCT_ACCO_CONFIG = 25,
+  ENTRAIN_STRUCT_ACCO_INFO = 26
+};
+/* Writes the defaults of the struct `which` (ENTRAIN_STRUCT_*) to `at`, and `bytes` as its `size`. Programs in C call
+ * the inline entrain_x_init of the struct, which calls this function; other languages call it with the size of their
+ * struct. Writes no byte beyond `bytes`, and zeros to the bytes that this library does not know. Does nothing for NULL,
+ * or if `bytes` is too small for the field `size`. For a struct that this library does not know it writes zeros, so
+ * that each call refuses it as never initialised. */
+ENTRAIN_API void entrain_struct_init(int32_t which, void* at, size_t bytes);
 
 #ifdef __cplusplus
 } /* extern "C" */

@@ -30,9 +30,6 @@ using entrain::ParameterGroup;
 
 namespace {
 
-ENTRAIN_OPTION_ROWS(AccoRows, ENTRAIN_ACCO_OPTIONS, entrain_acco_config_t, ChannelOptions,
-                    entrain::AccoOptionTable);
-
 // Returns the checked `dtype`. If `dtype` is -1, returns `usual`.
 absl::StatusOr<DType> ToDType(int32_t dtype, DType usual) {
   if (dtype == -1) {
@@ -49,6 +46,7 @@ absl::StatusOr<std::shared_ptr<const entrain::Optimizer>> OptimizerOf(const entr
     return nullptr;
   }
   ENTRAIN_RETURN_IF_ERROR(NotNull(optim, name.c_str()));
+  ENTRAIN_RETURN_IF_ERROR(CheckStepsAlone(*optim, name));
   return optim->optimizer;
 }
 
@@ -85,13 +83,6 @@ absl::StatusOr<ChannelOptions> ToChannelOptions(const entrain_acco_config_t& con
                                                 const entrain::Communicator& comm) {
   ENTRAIN_RETURN_IF_ERROR(CheckCopyable<AccoRows>(config));
   ENTRAIN_RETURN_IF_ERROR(CheckTimeout(config.timeout_ns));
-  if ((config.scripted_counts == nullptr) != (config.scripted_rounds == 0)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("scripted_rounds ", config.scripted_rounds,
-                     config.scripted_counts == nullptr
-                         ? " without scripted_counts, which are NULL: set both"
-                         : " of scripted_counts leaves none: set it to 1 or more, or both to 0"));
-  }
   ChannelOptions options;
   AccoRows::Copy(config, &options);
   ENTRAIN_ASSIGN_OR_RETURN(options.params_dtype, ToDType(config.params_dtype, DType::kF32));
@@ -106,7 +97,6 @@ absl::StatusOr<ChannelOptions> ToChannelOptions(const entrain_acco_config_t& con
   ENTRAIN_ASSIGN_OR_RETURN(options.at.device, DeviceOf(place, {{"params", config.params}}));
   options.at.stream = config.stream;
   options.params = config.params;
-  options.scripted.assign(config.scripted_counts, config.scripted_counts + config.scripted_rounds);
   options.schedule = config.schedule;
   options.schedule_user = config.schedule_user;
   ENTRAIN_ASSIGN_OR_RETURN(options.optimizer, OptimizerOf(config.optim, "config.optim"));
@@ -161,29 +151,6 @@ entrain_status_t GuardCall(const char* function, entrain_acco_t* acco, const Bod
 }  // namespace
 
 extern "C" {
-
-void entrain_acco_config_init_sized(entrain_acco_config_t* config, size_t bytes) {
-  entrain_acco_config_t known = {};
-  AccoRows::Copy(ChannelOptions(), &known);
-  known.params_dtype = ENTRAIN_F32;
-  known.grads_dtype = known.wire_dtype = -1;
-  WriteDefaults(known, config, bytes);
-}
-
-int32_t entrain_acco_option_count(void) {
-  return static_cast<int32_t>(AccoRows::table().size());
-}
-
-entrain_status_t entrain_acco_option(int32_t index, entrain_edit_option_t* option) {
-  return Guard(__func__, [&] { return DescribeOption<AccoRows>(index, option); });
-}
-
-entrain_status_t entrain_acco_option_matters(const entrain_acco_config_t* config, int32_t index,
-                                             int32_t* matters) {
-  entrain_acco_config_t known;
-  entrain_acco_config_init(&known);
-  return Guard(__func__, [&] { return OptionMatters<AccoRows>(config, known, index, matters); });
-}
 
 entrain_status_t entrain_acco_create(entrain_comm_t* comm, const entrain_acco_config_t* config,
                                      entrain_acco_t** acco) {
@@ -261,16 +228,6 @@ entrain_status_t entrain_acco_install(entrain_acco_t* acco, int32_t* finished) {
   });
 }
 
-entrain_status_t entrain_acco_wait(entrain_acco_t* acco, int64_t timeout_ns) {
-  bool over = true;
-  const entrain_status_t code = GuardCall(__func__, acco, [&]() -> absl::Status {
-    const Deadline until = timeout_ns < 0 ? Deadline::Never() : Deadline::After(timeout_ns);
-    ENTRAIN_ASSIGN_OR_RETURN(over, acco->channel->Wait(until));
-    return absl::OkStatus();
-  });
-  return over ? code : ENTRAIN_IN_PROGRESS;
-}
-
 entrain_status_t entrain_acco_work(entrain_acco_t* acco, entrain_work_t** work) {
   return GuardCall(
       __func__, acco,
@@ -285,11 +242,6 @@ entrain_status_t entrain_acco_work(entrain_acco_t* acco, entrain_work_t** work) 
 entrain_status_t entrain_acco_stop(entrain_acco_t* acco) {
   return GuardCall(
       __func__, acco, [&]() -> absl::Status { return acco->channel->Stop(); }, Does::kStart);
-}
-
-void entrain_acco_info_init_sized(entrain_acco_info_t* info, size_t bytes) {
-  entrain_acco_info_t defaults = {};
-  WriteDefaults(defaults, info, bytes);
 }
 
 entrain_status_t entrain_acco_info(const entrain_acco_t* acco, entrain_acco_info_t* info) {

@@ -21,7 +21,10 @@ using entrain::JointReduction;
 
 namespace {
 
-absl::StatusOr<CheckpointOptions> ToCheckpointOptions(const entrain_checkpoint_config_t* config) {
+// Converts the options of a checkpoint. Both arguments may be null; with `functions` the caller's
+// functions write or read it.
+absl::StatusOr<CheckpointOptions> ToCheckpointOptions(
+    const entrain_checkpoint_config_t* config, const entrain_checkpoint_functions_t* functions) {
   entrain_checkpoint_config_t known;
   entrain_checkpoint_config_init(&known);
   if (config != nullptr) {
@@ -32,52 +35,36 @@ absl::StatusOr<CheckpointOptions> ToCheckpointOptions(const entrain_checkpoint_c
       CheckChoice("kind", known.kind, ENTRAIN_CHECKPOINT_EXACT, "ENTRAIN_CHECKPOINT_*"));
   ENTRAIN_RETURN_IF_ERROR(CheckSwitch("full_state_dict", known.full_state_dict));
   ENTRAIN_RETURN_IF_ERROR(CheckSwitch("rank0_only", known.rank0_only));
-  ENTRAIN_RETURN_IF_ERROR(CheckSwitch("cpu_offload", known.cpu_offload));
-  ENTRAIN_RETURN_IF_ERROR(CheckTimeout(known.timeout_ns));
   ENTRAIN_RETURN_IF_ERROR(CheckSwitch("overwrite", known.overwrite));
-  if (known.reserved != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("reserved: ", known.reserved, " is not 0"));
-  }
+  ENTRAIN_RETURN_IF_ERROR(CheckTimeout(known.timeout_ns));
   constexpr const char* kDefault = "local_sgd_ckpt";
-  return CheckpointOptions{.directory = known.save_dir == nullptr ? kDefault : known.save_dir,
-                           .name = known.ckpt_name == nullptr ? kDefault : known.ckpt_name,
-                           .kind = CheckpointKind{known.kind},
-                           .full = known.full_state_dict != 0,
-                           .rank0_only = known.rank0_only != 0,
-                           .timeout_ns = known.timeout_ns,
-                           .overwrite = known.overwrite != 0};
-}
-
-// Converts the options of a checkpoint that the caller's functions write or read. Both arguments
-// may be null.
-absl::StatusOr<CheckpointOptions> ToCheckpointOptions(
-    const entrain_checkpoint_config_t* config, const entrain_checkpoint_functions_t* functions) {
-  entrain_checkpoint_functions_t known;
-  entrain_checkpoint_functions_init(&known);
-  if (functions != nullptr) {
-    ENTRAIN_RETURN_IF_ERROR(
-        entrain::CopyStruct(functions, &known, sizeof(known), "entrain_checkpoint_functions_t"));
+  CheckpointOptions options{.directory = known.save_dir == nullptr ? kDefault : known.save_dir,
+                            .name = known.ckpt_name == nullptr ? kDefault : known.ckpt_name,
+                            .kind = CheckpointKind{known.kind},
+                            .full = known.full_state_dict != 0,
+                            .rank0_only = known.rank0_only != 0,
+                            .timeout_ns = known.timeout_ns,
+                            .overwrite = known.overwrite != 0};
+  if (functions == nullptr) {
+    return options;
   }
-  ENTRAIN_ASSIGN_OR_RETURN(CheckpointOptions options, ToCheckpointOptions(config));
-  entrain_checkpoint_config_t given;
-  entrain_checkpoint_config_init(&given);
-  if (config != nullptr) {
-    ENTRAIN_RETURN_IF_ERROR(
-        entrain::CopyStruct(config, &given, sizeof(given), "entrain_checkpoint_config_t"));
-  }
+  entrain_checkpoint_functions_t given;
+  entrain_checkpoint_functions_init(&given);
+  ENTRAIN_RETURN_IF_ERROR(
+      entrain::CopyStruct(functions, &given, sizeof(given), "entrain_checkpoint_functions_t"));
   for (const auto& [name, value] :
-       {std::make_pair("save_dir", given.save_dir), std::make_pair("ckpt_name", given.ckpt_name)}) {
+       {std::make_pair("save_dir", known.save_dir), std::make_pair("ckpt_name", known.ckpt_name)}) {
     if (value != nullptr) {
       return absl::InvalidArgumentError(
           absl::StrCat(name, ": \"", value,
                        "\" has no effect with functions, which have no file; set it to NULL"));
     }
   }
-  options.functions = entrain::CheckpointFunctions{.user = known.user,
-                                                   .write_at = known.write_at,
-                                                   .finish = known.finish,
-                                                   .read_at = known.read_at,
-                                                   .bytes = known.bytes};
+  options.functions = entrain::CheckpointFunctions{.user = given.user,
+                                                   .write_at = given.write_at,
+                                                   .finish = given.finish,
+                                                   .read_at = given.read_at,
+                                                   .bytes = given.bytes};
   return options;
 }
 
@@ -120,7 +107,7 @@ absl::StatusOr<JointReduction> ToReduction(const void* in, void* out, size_t cou
                         .ranks = ranks};
 }
 
-// Overloads for the two kinds of training objects. Run and Start call them.
+// Overloads for the two kinds of training objects. Make calls them.
 absl::Status Save(entrain_edit_t* edit, const CheckpointOptions& options) {
   return edit->edit->state().Save(options);
 }
@@ -142,45 +129,23 @@ absl::Status Reduce(entrain_acco_t* acco, const JointReduction& reduction) {
 template <typename Handle, typename Options>
 using Action = absl::Status (*)(Handle*, const Options&);
 
+// Makes a call on the object, or with `work` starts it on a thread of the library. `operation` is
+// the name of the work.
 template <typename Handle, typename Options>
-entrain_status_t Run(const char* function, Handle* handle, const char* name,
-                     Action<Handle, Options> action, const absl::StatusOr<Options>& options) {
-  return Guard(function, Does::kWait, [&]() -> absl::Status {
+entrain_status_t Make(const char* function, Handle* handle, const char* name,
+                      absl::string_view operation, Action<Handle, Options> action,
+                      const absl::StatusOr<Options>& options, entrain_work_t** work) {
+  return Guard(function, DoesOf(work), [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckIdle(handle, name));
     ENTRAIN_RETURN_IF_ERROR(options.status());
-    return action(handle, *options);
-  });
-}
-
-// Starts a call on a thread of the library. `operation` is the name of the work.
-template <typename Handle, typename Options>
-entrain_status_t Start(const char* function, Handle* handle, const char* name,
-                       absl::string_view operation, Action<Handle, Options> action,
-                       const absl::StatusOr<Options>& options, entrain_work_t** work) {
-  return Guard(function, Does::kStart, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(CheckIdle(handle, name));
-    ENTRAIN_RETURN_IF_ERROR(options.status());
-    return StartOn(handle, name, operation, work,
-                   [=, given = *options] { return action(handle, given); });
+    return CallOn(handle, name, operation, work,
+                  [=, given = *options] { return action(handle, given); });
   });
 }
 
 }  // namespace
 
 extern "C" {
-
-void entrain_checkpoint_config_init_sized(entrain_checkpoint_config_t* config, size_t bytes) {
-  entrain_checkpoint_config_t defaults = {};
-  defaults.full_state_dict = 1;
-  defaults.rank0_only = 1;
-  WriteDefaults(defaults, config, bytes);
-}
-
-void entrain_checkpoint_functions_init_sized(entrain_checkpoint_functions_t* functions,
-                                             size_t bytes) {
-  const entrain_checkpoint_functions_t defaults = {};
-  WriteDefaults(defaults, functions, bytes);
-}
 
 entrain_status_t entrain_edit_add_state(entrain_edit_t* edit, const char* name, void* data,
                                         size_t count, entrain_dtype_t dtype, int32_t holder) {
@@ -192,67 +157,23 @@ entrain_status_t entrain_edit_add_state(entrain_edit_t* edit, const char* name, 
 
 entrain_status_t entrain_edit_reduce(entrain_edit_t* edit, const void* in, void* out, size_t count,
                                      entrain_dtype_t dtype, entrain_op_t op, int64_t timeout_ns,
-                                     int32_t* rank, int32_t* ranks) {
-  return Run(__func__, edit, "edit", Reduce,
-             ToReduction(in, out, count, dtype, op, timeout_ns, rank, ranks));
+                                     int32_t* rank, int32_t* ranks, entrain_work_t** work) {
+  return Make(__func__, edit, "edit", "edit_reduce", Reduce,
+              ToReduction(in, out, count, dtype, op, timeout_ns, rank, ranks), work);
 }
 
-entrain_status_t entrain_edit_reduce_start(entrain_edit_t* edit, const void* in, void* out,
-                                           size_t count, entrain_dtype_t dtype, entrain_op_t op,
-                                           int64_t timeout_ns, int32_t* rank, int32_t* ranks,
-                                           entrain_work_t** work) {
-  return Start(__func__, edit, "edit", "edit_reduce", Reduce,
-               ToReduction(in, out, count, dtype, op, timeout_ns, rank, ranks), work);
+entrain_status_t entrain_edit_save(entrain_edit_t* edit, const entrain_checkpoint_config_t* config,
+                                   const entrain_checkpoint_functions_t* functions,
+                                   entrain_work_t** work) {
+  return Make(__func__, edit, "edit", "edit_save", Save, ToCheckpointOptions(config, functions),
+              work);
 }
 
-entrain_status_t entrain_edit_save(entrain_edit_t* edit,
-                                   const entrain_checkpoint_config_t* config) {
-  return Run(__func__, edit, "edit", Save, ToCheckpointOptions(config));
-}
-
-entrain_status_t entrain_edit_save_start(entrain_edit_t* edit,
-                                         const entrain_checkpoint_config_t* config,
-                                         entrain_work_t** work) {
-  return Start(__func__, edit, "edit", "edit_save", Save, ToCheckpointOptions(config), work);
-}
-
-entrain_status_t entrain_edit_save_to(entrain_edit_t* edit,
-                                      const entrain_checkpoint_config_t* config,
-                                      const entrain_checkpoint_functions_t* functions) {
-  return Run(__func__, edit, "edit", Save, ToCheckpointOptions(config, functions));
-}
-
-entrain_status_t entrain_edit_save_to_start(entrain_edit_t* edit,
-                                            const entrain_checkpoint_config_t* config,
-                                            const entrain_checkpoint_functions_t* functions,
-                                            entrain_work_t** work) {
-  return Start(__func__, edit, "edit", "edit_save", Save, ToCheckpointOptions(config, functions),
-               work);
-}
-
-entrain_status_t entrain_edit_load(entrain_edit_t* edit,
-                                   const entrain_checkpoint_config_t* config) {
-  return Run(__func__, edit, "edit", Load, ToCheckpointOptions(config));
-}
-
-entrain_status_t entrain_edit_load_start(entrain_edit_t* edit,
-                                         const entrain_checkpoint_config_t* config,
-                                         entrain_work_t** work) {
-  return Start(__func__, edit, "edit", "edit_load", Load, ToCheckpointOptions(config), work);
-}
-
-entrain_status_t entrain_edit_load_from(entrain_edit_t* edit,
-                                        const entrain_checkpoint_config_t* config,
-                                        const entrain_checkpoint_functions_t* functions) {
-  return Run(__func__, edit, "edit", Load, ToCheckpointOptions(config, functions));
-}
-
-entrain_status_t entrain_edit_load_from_start(entrain_edit_t* edit,
-                                              const entrain_checkpoint_config_t* config,
-                                              const entrain_checkpoint_functions_t* functions,
-                                              entrain_work_t** work) {
-  return Start(__func__, edit, "edit", "edit_load", Load, ToCheckpointOptions(config, functions),
-               work);
+entrain_status_t entrain_edit_load(entrain_edit_t* edit, const entrain_checkpoint_config_t* config,
+                                   const entrain_checkpoint_functions_t* functions,
+                                   entrain_work_t** work) {
+  return Make(__func__, edit, "edit", "edit_load", Load, ToCheckpointOptions(config, functions),
+              work);
 }
 
 entrain_status_t entrain_acco_add_state(entrain_acco_t* acco, const char* name, void* data,
@@ -265,67 +186,23 @@ entrain_status_t entrain_acco_add_state(entrain_acco_t* acco, const char* name, 
 
 entrain_status_t entrain_acco_reduce(entrain_acco_t* acco, const void* in, void* out, size_t count,
                                      entrain_dtype_t dtype, entrain_op_t op, int64_t timeout_ns,
-                                     int32_t* rank, int32_t* ranks) {
-  return Run(__func__, acco, "acco", Reduce,
-             ToReduction(in, out, count, dtype, op, timeout_ns, rank, ranks));
+                                     int32_t* rank, int32_t* ranks, entrain_work_t** work) {
+  return Make(__func__, acco, "acco", "acco_reduce", Reduce,
+              ToReduction(in, out, count, dtype, op, timeout_ns, rank, ranks), work);
 }
 
-entrain_status_t entrain_acco_reduce_start(entrain_acco_t* acco, const void* in, void* out,
-                                           size_t count, entrain_dtype_t dtype, entrain_op_t op,
-                                           int64_t timeout_ns, int32_t* rank, int32_t* ranks,
-                                           entrain_work_t** work) {
-  return Start(__func__, acco, "acco", "acco_reduce", Reduce,
-               ToReduction(in, out, count, dtype, op, timeout_ns, rank, ranks), work);
+entrain_status_t entrain_acco_save(entrain_acco_t* acco, const entrain_checkpoint_config_t* config,
+                                   const entrain_checkpoint_functions_t* functions,
+                                   entrain_work_t** work) {
+  return Make(__func__, acco, "acco", "acco_save", Save, ToCheckpointOptions(config, functions),
+              work);
 }
 
-entrain_status_t entrain_acco_save(entrain_acco_t* acco,
-                                   const entrain_checkpoint_config_t* config) {
-  return Run(__func__, acco, "acco", Save, ToCheckpointOptions(config));
-}
-
-entrain_status_t entrain_acco_save_start(entrain_acco_t* acco,
-                                         const entrain_checkpoint_config_t* config,
-                                         entrain_work_t** work) {
-  return Start(__func__, acco, "acco", "acco_save", Save, ToCheckpointOptions(config), work);
-}
-
-entrain_status_t entrain_acco_save_to(entrain_acco_t* acco,
-                                      const entrain_checkpoint_config_t* config,
-                                      const entrain_checkpoint_functions_t* functions) {
-  return Run(__func__, acco, "acco", Save, ToCheckpointOptions(config, functions));
-}
-
-entrain_status_t entrain_acco_save_to_start(entrain_acco_t* acco,
-                                            const entrain_checkpoint_config_t* config,
-                                            const entrain_checkpoint_functions_t* functions,
-                                            entrain_work_t** work) {
-  return Start(__func__, acco, "acco", "acco_save", Save, ToCheckpointOptions(config, functions),
-               work);
-}
-
-entrain_status_t entrain_acco_load(entrain_acco_t* acco,
-                                   const entrain_checkpoint_config_t* config) {
-  return Run(__func__, acco, "acco", Load, ToCheckpointOptions(config));
-}
-
-entrain_status_t entrain_acco_load_start(entrain_acco_t* acco,
-                                         const entrain_checkpoint_config_t* config,
-                                         entrain_work_t** work) {
-  return Start(__func__, acco, "acco", "acco_load", Load, ToCheckpointOptions(config), work);
-}
-
-entrain_status_t entrain_acco_load_from(entrain_acco_t* acco,
-                                        const entrain_checkpoint_config_t* config,
-                                        const entrain_checkpoint_functions_t* functions) {
-  return Run(__func__, acco, "acco", Load, ToCheckpointOptions(config, functions));
-}
-
-entrain_status_t entrain_acco_load_from_start(entrain_acco_t* acco,
-                                              const entrain_checkpoint_config_t* config,
-                                              const entrain_checkpoint_functions_t* functions,
-                                              entrain_work_t** work) {
-  return Start(__func__, acco, "acco", "acco_load", Load, ToCheckpointOptions(config, functions),
-               work);
+entrain_status_t entrain_acco_load(entrain_acco_t* acco, const entrain_checkpoint_config_t* config,
+                                   const entrain_checkpoint_functions_t* functions,
+                                   entrain_work_t** work) {
+  return Make(__func__, acco, "acco", "acco_load", Load, ToCheckpointOptions(config, functions),
+              work);
 }
 
 }  // extern "C"

@@ -82,12 +82,6 @@ using entrain::CallKind;
 
 extern "C" {
 
-void entrain_call_options_init_sized(entrain_call_options_t* options, size_t bytes) {
-  entrain_call_options_t defaults = {};
-  defaults.tag = -1;
-  WriteDefaults(defaults, options, bytes);
-}
-
 entrain_status_t entrain_all_reduce(entrain_comm_t* comm, const void* in, void* out, size_t count,
                                     entrain_dtype_t dtype, entrain_op_t op,
                                     const entrain_call_options_t* options, entrain_work_t** work) {

@@ -58,16 +58,26 @@ absl::Status CheckSplit(const entrain_comm_t* comm, int32_t color) {
              : absl::InvalidArgumentError(absl::StrCat("color ", color, " is less than -1"));
 }
 
-absl::Status StartSplit(entrain_comm_t* comm, int32_t color, int32_t key, entrain_work_t** work) {
-  ENTRAIN_RETURN_IF_ERROR(NotNull(static_cast<const void*>(work), "work"));
-  ENTRAIN_ASSIGN_OR_RETURN(auto split, comm->comm->StartSplit(color, key));
-  *work = ToHandle(std::move(split), /*background=*/false);
-  return absl::OkStatus();
-}
-
 absl::Status ToPart(absl::StatusOr<std::shared_ptr<Communicator>> made, entrain_comm_t** part) {
   ENTRAIN_RETURN_IF_ERROR(made.status());
   *part = *made == nullptr ? nullptr : new entrain_comm{.comm = *std::move(made)};
+  return absl::OkStatus();
+}
+
+// `name`: the name of the argument `part`.
+absl::Status Split(const entrain_comm_t* comm, int32_t color, int32_t key, const char* name,
+                   entrain_comm_t** part, entrain_work_t** work) {
+  if (work == nullptr) {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(static_cast<const void*>(part), name));
+    return ToPart(comm->comm->Split(color, key), part);
+  }
+  if (part != nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " and work are both given; expected ", name,
+                     " to be NULL, because entrain_comm_split_finish gives the communicator"));
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(auto split, comm->comm->StartSplit(color, key));
+  *work = ToHandle(std::move(split), /*background=*/false);
   return absl::OkStatus();
 }
 
@@ -95,14 +105,6 @@ const char* entrain_op_name(entrain_op_t op) {
   return IsOp(op) ? entrain::NameOf(entrain::ReduceOp{op}).data() : nullptr;
 }
 
-void entrain_error_init_sized(entrain_error_t* error, size_t bytes) {
-  entrain_error_t defaults = {};
-  defaults.guilty_rank = -1;
-  defaults.guilty_world_rank = -1;
-  defaults.tag = -1;
-  WriteDefaults(defaults, error, bytes);
-}
-
 const char* entrain_last_error(void) {
   return LastError().text;
 }
@@ -110,11 +112,6 @@ const char* entrain_last_error(void) {
 // Changes the last error only if this function itself fails.
 entrain_status_t entrain_last_error_record(entrain_error_t* error) {
   return Guard(__func__, [&] { return WriteError(LastError(), error); });
-}
-
-void entrain_runtime_config_init_sized(entrain_runtime_config_t* config, size_t bytes) {
-  entrain_runtime_config_t defaults = {};
-  WriteDefaults(defaults, config, bytes);
 }
 
 entrain_status_t entrain_runtime_create(const entrain_runtime_config_t* config,
@@ -139,12 +136,6 @@ entrain_status_t entrain_runtime_peer_id(const entrain_runtime_t* runtime, entra
     std::memcpy(id->bytes, runtime->runtime->id().data(), sizeof(id->bytes));
     return absl::OkStatus();
   });
-}
-
-void entrain_comm_config_init_sized(entrain_comm_config_t* config, size_t bytes) {
-  entrain_comm_config_t defaults = {};
-  defaults.world_size = 1;
-  WriteDefaults(defaults, config, bytes);
 }
 
 entrain_status_t entrain_comm_create(const entrain_comm_config_t* config, entrain_comm_t** comm) {
@@ -193,34 +184,18 @@ entrain_status_t entrain_comm_create_from_env(const entrain_comm_config_t* confi
 }
 
 entrain_status_t entrain_comm_split(entrain_comm_t* comm, int32_t color, int32_t key,
-                                    entrain_comm_t** part) {
-  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
+                                    entrain_comm_t** part, entrain_work_t** work) {
+  return Guard(__func__, DoesOf(work), [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckSplit(comm, color));
-    ENTRAIN_RETURN_IF_ERROR(NotNull(part, "part"));
-    return ToPart(comm->comm->Split(color, key), part);
+    return Split(comm, color, key, "part", part, work);
   });
 }
 
-entrain_status_t entrain_comm_duplicate(entrain_comm_t* comm, entrain_comm_t** copy) {
-  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
+entrain_status_t entrain_comm_duplicate(entrain_comm_t* comm, entrain_comm_t** copy,
+                                        entrain_work_t** work) {
+  return Guard(__func__, DoesOf(work), [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
-    ENTRAIN_RETURN_IF_ERROR(NotNull(copy, "copy"));
-    return ToPart(comm->comm->Split(0, comm->comm->rank()), copy);
-  });
-}
-
-entrain_status_t entrain_comm_split_start(entrain_comm_t* comm, int32_t color, int32_t key,
-                                          entrain_work_t** work) {
-  return Guard(__func__, Does::kStart, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(CheckSplit(comm, color));
-    return StartSplit(comm, color, key, work);
-  });
-}
-
-entrain_status_t entrain_comm_duplicate_start(entrain_comm_t* comm, entrain_work_t** work) {
-  return Guard(__func__, Does::kStart, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
-    return StartSplit(comm, 0, comm->comm->rank(), work);
+    return Split(comm, 0, comm->comm->rank(), "copy", copy, work);
   });
 }
 
@@ -249,15 +224,6 @@ entrain_status_t entrain_comm_size(const entrain_comm_t* comm, int32_t* size) {
     ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
     ENTRAIN_RETURN_IF_ERROR(NotNull(size, "size"));
     *size = comm->comm->size();
-    return absl::OkStatus();
-  });
-}
-
-entrain_status_t entrain_comm_generation(const entrain_comm_t* comm, uint64_t* generation) {
-  return Guard(__func__, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
-    ENTRAIN_RETURN_IF_ERROR(NotNull(generation, "generation"));
-    *generation = comm->comm->generation();
     return absl::OkStatus();
   });
 }
@@ -309,11 +275,6 @@ entrain_status_t entrain_comm_explain(const entrain_comm_t* comm, const char* co
   });
 }
 
-void entrain_comm_stats_init_sized(entrain_comm_stats_t* stats, size_t bytes) {
-  entrain_comm_stats_t defaults = {};
-  WriteDefaults(defaults, stats, bytes);
-}
-
 entrain_status_t entrain_comm_stats(const entrain_comm_t* comm, entrain_comm_stats_t* stats) {
   return Guard(__func__, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
@@ -321,7 +282,9 @@ entrain_status_t entrain_comm_stats(const entrain_comm_t* comm, entrain_comm_sta
     const entrain_comm_stats_t known = {.size = sizeof(known),
                                         .calls = now.calls,
                                         .bytes_sent = now.bytes_sent,
-                                        .bytes_received = now.bytes_received};
+                                        .bytes_received = now.bytes_received,
+                                        .generation = comm->comm->generation(),
+                                        .sequence = comm->comm->last_sequence()};
     return WriteStruct(&known, sizeof(known), stats, "entrain_comm_stats_t");
   });
 }
@@ -331,15 +294,6 @@ entrain_status_t entrain_comm_set_timeout(entrain_comm_t* comm, int64_t timeout_
     ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
     ENTRAIN_RETURN_IF_ERROR(CheckPositiveTimeout(timeout_ns));
     comm->comm->SetTimeout(timeout_ns);
-    return absl::OkStatus();
-  });
-}
-
-entrain_status_t entrain_comm_sequence(const entrain_comm_t* comm, uint64_t* sequence) {
-  return Guard(__func__, Reach::kCall, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
-    ENTRAIN_RETURN_IF_ERROR(NotNull(sequence, "sequence"));
-    *sequence = comm->comm->last_sequence();
     return absl::OkStatus();
   });
 }

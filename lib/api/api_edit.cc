@@ -33,9 +33,6 @@ std::vector<T> Copy(const T* values, int32_t count) {
   return values == nullptr || count < 1 ? std::vector<T>() : std::vector<T>(values, values + count);
 }
 
-ENTRAIN_OPTION_ROWS(EditRows, ENTRAIN_EDIT_OPTIONS, entrain_edit_config_t, EditOptions,
-                    entrain::EditOptionTable);
-
 // Converts the config and checks each option. LayerSync checks combinations of options.
 absl::StatusOr<EditOptions> ToEditOptions(const entrain_edit_config_t& config,
                                           const entrain::Mesh& mesh) {
@@ -122,22 +119,14 @@ entrain_status_t GuardCall(const char* function, entrain_edit_t* edit, const Bod
   });
 }
 
-// Starts a call of the training loop on a thread of the library.
+// As GuardCall, or with `work` on a thread of the library.
 template <typename Body>
-entrain_status_t StartCall(const char* function, absl::string_view operation, entrain_edit_t* edit,
-                           entrain_work_t** work, Body body) {
-  return Guard(function, Does::kStart, [&]() -> absl::Status {
-    return StartOn(edit, "edit", operation, work,
-                   [function, edit, body = std::move(body)] { return Make(function, edit, body); });
+entrain_status_t GuardWork(const char* function, absl::string_view operation, entrain_edit_t* edit,
+                           entrain_work_t** work, const Body& body) {
+  return Guard(function, DoesOf(work), [&] {
+    return CallOn(edit, "edit", operation, work,
+                  [function, edit, body] { return Make(function, edit, body); });
   });
-}
-
-absl::Status BeginForward(entrain_edit_t* edit, int32_t training, int32_t first_microbatch,
-                          int32_t* syncing) {
-  ENTRAIN_ASSIGN_OR_RETURN(const bool began,
-                           edit->edit->BeginForward(training != 0, first_microbatch != 0));
-  *syncing = began ? 1 : 0;
-  return absl::OkStatus();
 }
 
 void CopyTo(double* to, const std::vector<double>& from) {
@@ -149,31 +138,6 @@ void CopyTo(double* to, const std::vector<double>& from) {
 }  // namespace
 
 extern "C" {
-
-void entrain_edit_config_init_sized(entrain_edit_config_t* config, size_t bytes) {
-  entrain_edit_config_t known = {};
-  EditRows::Copy(EditOptions(), &known);
-  WriteDefaults(known, config, bytes);
-}
-
-void entrain_edit_option_init_sized(entrain_edit_option_t* option, size_t bytes) {
-  WriteDefaults(entrain_edit_option_t{}, option, bytes);
-}
-
-int32_t entrain_edit_option_count(void) {
-  return static_cast<int32_t>(EditRows::table().size());
-}
-
-entrain_status_t entrain_edit_option(int32_t index, entrain_edit_option_t* option) {
-  return Guard(__func__, [&] { return DescribeOption<EditRows>(index, option); });
-}
-
-entrain_status_t entrain_edit_option_matters(const entrain_edit_config_t* config, int32_t index,
-                                             int32_t* matters) {
-  entrain_edit_config_t known;
-  entrain_edit_config_init(&known);
-  return Guard(__func__, [&] { return OptionMatters<EditRows>(config, known, index, matters); });
-}
 
 entrain_status_t entrain_edit_create(entrain_mesh_t* mesh, const entrain_edit_config_t* config,
                                      entrain_edit_t** edit) {
@@ -211,23 +175,15 @@ entrain_status_t entrain_edit_stream(const entrain_edit_t* edit, void** stream) 
 }
 
 entrain_status_t entrain_edit_begin_forward(entrain_edit_t* edit, int32_t training,
-                                            int32_t first_microbatch, int32_t* syncing) {
-  return GuardCall(__func__, edit, [&]() -> absl::Status {
+                                            int32_t first_microbatch, int32_t* syncing,
+                                            entrain_work_t** work) {
+  return GuardWork(__func__, "edit_begin_forward", edit, work, [=]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(syncing, "syncing"));
-    return BeginForward(edit, training, first_microbatch, syncing);
+    ENTRAIN_ASSIGN_OR_RETURN(const bool began,
+                             edit->edit->BeginForward(training != 0, first_microbatch != 0));
+    *syncing = began ? 1 : 0;
+    return absl::OkStatus();
   });
-}
-
-entrain_status_t entrain_edit_begin_forward_start(entrain_edit_t* edit, int32_t training,
-                                                  int32_t first_microbatch, int32_t* syncing,
-                                                  entrain_work_t** work) {
-  const entrain_status_t checked =
-      Guard(__func__, [&]() -> absl::Status { return NotNull(syncing, "syncing"); });
-  if (checked != ENTRAIN_OK) {
-    return checked;
-  }
-  return StartCall(__func__, "edit_begin_forward", edit, work,
-                   [=] { return BeginForward(edit, training, first_microbatch, syncing); });
 }
 
 entrain_status_t entrain_edit_wait_layer(entrain_edit_t* edit, int32_t layer) {
@@ -286,17 +242,8 @@ entrain_status_t entrain_edit_wish(entrain_edit_t* edit, int32_t wishes) {
       Does::kStart);
 }
 
-entrain_status_t entrain_edit_leave(entrain_edit_t* edit) {
-  return GuardCall(__func__, edit, [&]() -> absl::Status { return edit->edit->Leave(); });
-}
-
-entrain_status_t entrain_edit_leave_start(entrain_edit_t* edit, entrain_work_t** work) {
-  return StartCall(__func__, "edit_leave", edit, work, [edit] { return edit->edit->Leave(); });
-}
-
-void entrain_edit_replica_init_sized(entrain_edit_replica_t* replica, size_t bytes) {
-  entrain_edit_replica_t defaults = {};
-  WriteDefaults(defaults, replica, bytes);
+entrain_status_t entrain_edit_leave(entrain_edit_t* edit, entrain_work_t** work) {
+  return GuardWork(__func__, "edit_leave", edit, work, [edit] { return edit->edit->Leave(); });
 }
 
 entrain_status_t entrain_edit_replica(const entrain_edit_t* edit, int32_t replica,
@@ -313,12 +260,6 @@ entrain_status_t entrain_edit_replica(const entrain_edit_t* edit, int32_t replic
                                           .leaving = (one.flags & entrain::kLeaving) != 0 ? 1 : 0};
     return WriteStruct(&known, sizeof(known), out, "entrain_edit_replica_t");
   });
-}
-
-void entrain_edit_info_init_sized(entrain_edit_info_t* info, size_t bytes) {
-  entrain_edit_info_t defaults = {};
-  defaults.last_sync_step = -1;
-  WriteDefaults(defaults, info, bytes);
 }
 
 entrain_status_t entrain_edit_info(const entrain_edit_t* edit, entrain_edit_info_t* info) {

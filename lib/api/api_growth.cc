@@ -75,14 +75,6 @@ absl::StatusOr<entrain::JoinOptions> ToJoinOptions(const entrain_join_config_t& 
 
 extern "C" {
 
-void entrain_grow_config_init_sized(entrain_grow_config_t* config, size_t bytes) {
-  WriteDefaults(entrain_grow_config_t{}, config, bytes);
-}
-
-void entrain_join_config_init_sized(entrain_join_config_t* config, size_t bytes) {
-  WriteDefaults(entrain_join_config_t{}, config, bytes);
-}
-
 entrain_status_t entrain_comm_grow(entrain_comm_t* comm, const entrain_grow_config_t* config,
                                    entrain_comm_t** grown) {
   Reach reach = Reach::kByCode;

@@ -79,17 +79,6 @@ entrain_status_t GuardAgreement(const char* function, absl::FunctionRef<absl::St
 
 extern "C" {
 
-void entrain_member_init_sized(entrain_member_t* member, size_t bytes) {
-  entrain_member_t defaults = {};
-  defaults.parent_rank = -1;
-  WriteDefaults(defaults, member, bytes);
-}
-
-void entrain_shrink_config_init_sized(entrain_shrink_config_t* config, size_t bytes) {
-  const entrain_shrink_config_t defaults = {};
-  WriteDefaults(defaults, config, bytes);
-}
-
 entrain_status_t entrain_comm_members(const entrain_comm_t* comm, entrain_member_t* members,
                                       int32_t* count) {
   return Guard(__func__, Reach::kCall, [&]() -> absl::Status {

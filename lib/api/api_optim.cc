@@ -16,6 +16,7 @@ namespace {
 
 absl::Status Run(const entrain_optim_t* optim, const GivenStep& given, entrain::Apply apply) {
   ENTRAIN_RETURN_IF_ERROR(NotNull(optim, "optim"));
+  ENTRAIN_RETURN_IF_ERROR(CheckStepsAlone(*optim, "optim"));
   const entrain::Optimizer& optimizer = *optim->optimizer;
   CheckedStep checked;
   ENTRAIN_RETURN_IF_ERROR(CheckStep(given, optimizer, apply, &checked));
@@ -27,7 +28,7 @@ absl::Status Run(const entrain_optim_t* optim, const GivenStep& given, entrain::
 }
 
 absl::StatusOr<entrain::OptimizerConfig> ToConfig(const entrain_optim_config_t& known) {
-  ENTRAIN_RETURN_IF_ERROR(CheckChoice("kind", known.kind, ENTRAIN_OPTIM_AGD, "ENTRAIN_OPTIM_*"));
+  ENTRAIN_RETURN_IF_ERROR(CheckChoice("kind", known.kind, ENTRAIN_OPTIM_WSAM, "ENTRAIN_OPTIM_*"));
   ENTRAIN_RETURN_IF_ERROR(
       CheckChoice("decay", known.decay, ENTRAIN_DECAY_COUPLED, "ENTRAIN_DECAY_*"));
   ENTRAIN_RETURN_IF_ERROR(CheckSwitch("nesterov", known.nesterov));
@@ -47,19 +48,26 @@ absl::StatusOr<entrain::OptimizerConfig> ToConfig(const entrain_optim_config_t& 
                                   .win = known.win != 0};
 }
 
+// Makes an optimizer of kind WSAM.
+absl::StatusOr<entrain_optim_t*> MakeWsam(const entrain_optim_config_t& known) {
+  ENTRAIN_RETURN_IF_ERROR(NotNull(known.base, "base"));
+  ENTRAIN_RETURN_IF_ERROR(CheckStepsAlone(*known.base, "base"));
+  ENTRAIN_RETURN_IF_ERROR(CheckSwitch("adaptive", known.adaptive));
+  ENTRAIN_RETURN_IF_ERROR(CheckSwitch("decouple", known.decouple));
+  ENTRAIN_ASSIGN_OR_RETURN(auto made, entrain::Wsam::Make({.rho = known.rho,
+                                                           .gamma = known.gamma,
+                                                           .eps = known.sam_eps,
+                                                           .max_norm = known.max_norm,
+                                                           .adaptive = known.adaptive != 0,
+                                                           .decouple = known.decouple != 0},
+                                                          known.base->optimizer));
+  return new entrain_optim{
+      .optimizer = known.base->optimizer, .place = known.base->place, .wsam = std::move(made)};
+}
+
 }  // namespace
 
 extern "C" {
-
-void entrain_optim_config_init_sized(entrain_optim_config_t* config, size_t bytes) {
-  entrain_optim_config_t defaults = {};
-  defaults.kind = ENTRAIN_OPTIM_SGD;
-  defaults.beta1 = 0.9;
-  defaults.beta2 = 0.999;
-  defaults.eps = 1e-8;
-  defaults.delta = 1e-5;
-  WriteDefaults(defaults, config, bytes);
-}
 
 entrain_status_t entrain_optim_create(const entrain_optim_config_t* config,
                                       entrain_optim_t** optim) {
@@ -69,6 +77,10 @@ entrain_status_t entrain_optim_create(const entrain_optim_config_t* config,
     ENTRAIN_RETURN_IF_ERROR(
         entrain::CopyStruct(config, &known, sizeof(known), "entrain_optim_config_t"));
     ENTRAIN_RETURN_IF_ERROR(NotNull(optim, "optim"));
+    if (known.kind == ENTRAIN_OPTIM_WSAM) {
+      ENTRAIN_ASSIGN_OR_RETURN(*optim, MakeWsam(known));
+      return absl::OkStatus();
+    }
     ENTRAIN_ASSIGN_OR_RETURN(const entrain::OptimizerConfig rule, ToConfig(known));
     ENTRAIN_RETURN_IF_ERROR(CheckTimeout(known.timeout_ns));
     ArrayPlace place{known.memory, known.stream};
@@ -136,11 +148,6 @@ entrain_status_t entrain_optim_preview(const entrain_optim_t* optim, const void*
                 .lr = lr},
                entrain::Apply::kPreview);
   });
-}
-
-void entrain_optim_info_init_sized(entrain_optim_info_t* info, size_t bytes) {
-  entrain_optim_info_t defaults = {};
-  WriteDefaults(defaults, info, bytes);
 }
 
 entrain_status_t entrain_optim_info(const entrain_optim_t* optim, entrain_optim_info_t* info) {

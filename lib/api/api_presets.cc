@@ -128,7 +128,7 @@ void Write(double value, int64_t offset, void* config) {
   std::memcpy(static_cast<char*>(config) + offset, &number, sizeof(number));
 }
 
-void Set(const entrain_edit_option_t& option, double value, void* config) {
+void Set(const entrain_option_t& option, double value, void* config) {
   switch (option.type) {
     case ENTRAIN_OPTION_F64:
       return Write<double>(value, option.offset, config);
@@ -146,10 +146,10 @@ class PresetWriter {
   PresetWriter(const Preset& preset, int32_t layers, std::set<std::string> given,
                entrain_edit_config_t* config)
       : preset_(preset), layers_(layers), given_(std::move(given)), config_(*config) {
-    for (int32_t index = 0; index < entrain_edit_option_count(); ++index) {
-      entrain_edit_option_t option;
-      entrain_edit_option_init(&option);
-      entrain_edit_option(index, &option);
+    for (int32_t index = 0; index < entrain_option_count(ENTRAIN_METHOD_EDIT); ++index) {
+      entrain_option_t option;
+      entrain_option_init(&option);
+      entrain_option(ENTRAIN_METHOD_EDIT, index, &option);
       options_.push_back(option);
     }
   }
@@ -218,7 +218,7 @@ class PresetWriter {
   const int32_t layers_;
   const std::set<std::string> given_;
   entrain_edit_config_t& config_;
-  std::vector<entrain_edit_option_t> options_;
+  std::vector<entrain_option_t> options_;
 };
 
 }  // namespace

@@ -153,13 +153,6 @@ entrain_status_t entrain_reduction_weighted(const double* weights, int32_t ranks
   });
 }
 
-void entrain_gta_config_init_sized(entrain_gta_config_t* config, size_t bytes) {
-  entrain_gta_config_t defaults = {};
-  defaults.normalize = 1;
-  defaults.density = 1;
-  WriteDefaults(defaults, config, bytes);
-}
-
 entrain_status_t entrain_reduction_gta(const entrain_gta_config_t* config,
                                        entrain_reduction_t** reduction) {
   return Guard(__func__, [&]() -> absl::Status {

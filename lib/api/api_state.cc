@@ -77,36 +77,20 @@ int32_t HolderOf(const StateEntry& entry) {
 extern "C" {
 
 entrain_status_t entrain_edit_open_state(entrain_edit_t* edit, int32_t kind,
-                                         entrain_state_t** state) {
-  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(CheckIdle(edit, "edit"));
-    return Open(edit->edit->state(), edit->edit, edit->calls, kind, state);
-  });
-}
-
-entrain_status_t entrain_edit_open_state_start(entrain_edit_t* edit, int32_t kind,
-                                               entrain_state_t** state, entrain_work_t** work) {
-  return Guard(__func__, Does::kStart, [&]() -> absl::Status {
+                                         entrain_state_t** state, entrain_work_t** work) {
+  return Guard(__func__, DoesOf(work), [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(static_cast<const void*>(state), "state"));
-    return StartOn(edit, "edit", "edit_open_state", work, [edit, kind, state] {
+    return CallOn(edit, "edit", "edit_open_state", work, [edit, kind, state] {
       return Open(edit->edit->state(), edit->edit, edit->calls, kind, state);
     });
   });
 }
 
 entrain_status_t entrain_acco_open_state(entrain_acco_t* acco, int32_t kind,
-                                         entrain_state_t** state) {
-  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(CheckIdle(acco, "acco"));
-    return Open(acco->channel->state(), acco->channel, acco->calls, kind, state);
-  });
-}
-
-entrain_status_t entrain_acco_open_state_start(entrain_acco_t* acco, int32_t kind,
-                                               entrain_state_t** state, entrain_work_t** work) {
-  return Guard(__func__, Does::kStart, [&]() -> absl::Status {
+                                         entrain_state_t** state, entrain_work_t** work) {
+  return Guard(__func__, DoesOf(work), [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(static_cast<const void*>(state), "state"));
-    return StartOn(acco, "acco", "acco_open_state", work, [acco, kind, state] {
+    return CallOn(acco, "acco", "acco_open_state", work, [acco, kind, state] {
       return Open(acco->channel->state(), acco->channel, acco->calls, kind, state);
     });
   });
@@ -123,11 +107,6 @@ entrain_status_t entrain_state_count(const entrain_state_t* state, size_t* count
     *count = state->state->entries().size();
     return absl::OkStatus();
   });
-}
-
-void entrain_state_info_init_sized(entrain_state_info_t* info, size_t bytes) {
-  const entrain_state_info_t defaults = {};
-  WriteDefaults(defaults, info, bytes);
 }
 
 entrain_status_t entrain_state_info(const entrain_state_t* state, size_t index,
@@ -185,23 +164,14 @@ entrain_status_t entrain_state_set(entrain_state_t* state, size_t index, const v
   });
 }
 
-entrain_status_t entrain_state_commit(entrain_state_t* state, int64_t timeout_ns) {
-  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(CheckUsable(state));
-    ENTRAIN_RETURN_IF_ERROR(CheckTimeout(timeout_ns));
-    const std::shared_ptr<OpenState> kept = state->state;  // keeps the state alive if another
-                                                           // thread destroys the handle
-    return kept->Commit(timeout_ns);
-  });
-}
-
-entrain_status_t entrain_state_commit_start(entrain_state_t* state, int64_t timeout_ns,
-                                            entrain_work_t** work) {
-  return Guard(__func__, Does::kStart, [&]() -> absl::Status {
+entrain_status_t entrain_state_commit(entrain_state_t* state, int64_t timeout_ns,
+                                      entrain_work_t** work) {
+  return Guard(__func__, DoesOf(work), [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckOpen(state));
     ENTRAIN_RETURN_IF_ERROR(CheckTimeout(timeout_ns));
-    return StartOn(state, "state", "state_commit", work,
-                   [kept = state->state, timeout_ns] { return kept->Commit(timeout_ns); });
+    // `kept` keeps the state alive if another thread destroys the handle.
+    return CallOn(state, "state", "state_commit", work,
+                  [kept = state->state, timeout_ns] { return kept->Commit(timeout_ns); });
   });
 }
 

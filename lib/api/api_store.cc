@@ -85,10 +85,6 @@ entrain_status_t entrain_store_serve(const char* url, entrain_store_t** store) {
   });
 }
 
-void entrain_store_functions_init_sized(entrain_store_functions_t* functions, size_t bytes) {
-  WriteDefaults(entrain_store_functions_t{}, functions, bytes);
-}
-
 entrain_status_t entrain_store_create(const entrain_store_functions_t* functions,
                                       entrain_store_t** store) {
   return Guard(__func__, Reach::kCall, [&]() -> absl::Status {

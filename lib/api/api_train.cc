@@ -201,12 +201,6 @@ extern "C" {
 
 // ---- Mesh
 
-void entrain_mesh_config_init_sized(entrain_mesh_config_t* config, size_t bytes) {
-  entrain_mesh_config_t defaults = {};
-  defaults.tensor = defaults.pipeline = defaults.context = defaults.shard = 1;
-  WriteDefaults(defaults, config, bytes);
-}
-
 entrain_status_t entrain_mesh_create(entrain_comm_t* comm, const entrain_mesh_config_t* config,
                                      entrain_mesh_t** mesh) {
   return Guard(__func__, Does::kWait, [&]() -> absl::Status {
@@ -270,14 +264,6 @@ void entrain_mesh_destroy(entrain_mesh_t* mesh) {
 
 // ---- Shards
 
-void entrain_shard_config_init_sized(entrain_shard_config_t* config, size_t bytes) {
-  entrain_shard_config_t defaults = {};
-  defaults.prefetch = 1;
-  defaults.param_dtype = ENTRAIN_F32;
-  defaults.grad_dtype = ENTRAIN_F32;
-  WriteDefaults(defaults, config, bytes);
-}
-
 entrain_status_t entrain_shard_create(entrain_mesh_t* mesh, const entrain_shard_config_t* config,
                                       entrain_shard_t** shard) {
   return Guard(__func__, Does::kWait, [&]() -> absl::Status {
@@ -297,11 +283,6 @@ entrain_status_t entrain_shard_create(entrain_mesh_t* mesh, const entrain_shard_
 
 void entrain_shard_destroy(entrain_shard_t* shard) {
   Destroy(__func__, shard, Does::kStart);
-}
-
-void entrain_shard_layer_init_sized(entrain_shard_layer_t* layer, size_t bytes) {
-  entrain_shard_layer_t defaults = {};
-  WriteDefaults(defaults, layer, bytes);
 }
 
 entrain_status_t entrain_shard_layer_info(const entrain_shard_t* shard, int32_t layer,
@@ -381,17 +362,10 @@ entrain_status_t entrain_shard_load(entrain_shard_t* shard, int32_t layer, const
   });
 }
 
-entrain_status_t entrain_shard_broadcast(entrain_shard_t* shard) {
-  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(CheckIdle(shard, "shard"));
-    return shard->shards->Broadcast();
-  });
-}
-
-entrain_status_t entrain_shard_broadcast_start(entrain_shard_t* shard, entrain_work_t** work) {
-  return Guard(__func__, Does::kStart, [&]() -> absl::Status {
-    return StartOn(shard, "shard", "shard_broadcast", work,
-                   [shard] { return shard->shards->Broadcast(); });
+entrain_status_t entrain_shard_broadcast(entrain_shard_t* shard, entrain_work_t** work) {
+  return Guard(__func__, DoesOf(work), [&]() -> absl::Status {
+    return CallOn(shard, "shard", "shard_broadcast", work,
+                  [shard] { return shard->shards->Broadcast(); });
   });
 }
 
@@ -489,20 +463,12 @@ entrain_status_t entrain_shard_set_buffers(entrain_shard_t* shard, int32_t layer
   });
 }
 
-entrain_status_t entrain_shard_gradient_norm(entrain_shard_t* shard, double* norm) {
-  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
+entrain_status_t entrain_shard_gradient_norm(entrain_shard_t* shard, double* norm,
+                                             entrain_work_t** work) {
+  return Guard(__func__, DoesOf(work), [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckIdle(shard, "shard"));
     ENTRAIN_RETURN_IF_ERROR(NotNull(norm, "norm"));
-    ENTRAIN_ASSIGN_OR_RETURN(*norm, shard->shards->GradientNorm());
-    return absl::OkStatus();
-  });
-}
-
-entrain_status_t entrain_shard_gradient_norm_start(entrain_shard_t* shard, double* norm,
-                                                   entrain_work_t** work) {
-  return Guard(__func__, Does::kStart, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(norm, "norm"));
-    return StartOn(shard, "shard", "shard_gradient_norm", work, [shard, norm]() -> absl::Status {
+    return CallOn(shard, "shard", "shard_gradient_norm", work, [shard, norm]() -> absl::Status {
       ENTRAIN_ASSIGN_OR_RETURN(*norm, shard->shards->GradientNorm());
       return absl::OkStatus();
     });
@@ -516,11 +482,6 @@ entrain_status_t entrain_shard_set_gradients(entrain_shard_t* shard, int32_t sco
         CheckChoice("scope", scope, ENTRAIN_GRADIENTS_GLOBAL, "ENTRAIN_GRADIENTS_*"));
     return shard->shards->SetGradients(entrain::GradientScope{scope});
   });
-}
-
-void entrain_shard_stats_init_sized(entrain_shard_stats_t* stats, size_t bytes) {
-  entrain_shard_stats_t defaults = {};
-  WriteDefaults(defaults, stats, bytes);
 }
 
 entrain_status_t entrain_shard_stats(const entrain_shard_t* shard, entrain_shard_stats_t* stats) {

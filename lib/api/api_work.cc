@@ -101,13 +101,6 @@ entrain_status_t entrain_work_error(const entrain_work_t* work, entrain_error_t*
   return over ? code : ENTRAIN_IN_PROGRESS;
 }
 
-void entrain_work_info_init_sized(entrain_work_info_t* info, size_t bytes) {
-  entrain_work_info_t defaults = {};
-  defaults.tag = -1;
-  defaults.source = -1;
-  WriteDefaults(defaults, info, bytes);
-}
-
 entrain_status_t entrain_work_info(const entrain_work_t* work, entrain_work_info_t* info) {
   return Guard(__func__, Reach::kCall, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(work, "work"));

@@ -1,6 +1,5 @@
-// Implements the functions of optim.h for WSAM.
+// Implements the functions of optim.h for steps of WSAM. entrain_optim_create makes the optimizer.
 #include <cmath>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -18,10 +17,19 @@ using entrain::DType;
 
 namespace {
 
-// Makes the checks that are common to all calls on arrays. Returns the number of elements.
-absl::StatusOr<int64_t> CheckArrays(const entrain_wsam_t* wsam, absl::Span<const NamedArray> arrays,
-                                    size_t given, entrain_dtype_t dtype) {
+absl::Status CheckWsam(const entrain_optim_t* wsam) {
   ENTRAIN_RETURN_IF_ERROR(NotNull(wsam, "wsam"));
+  return wsam->wsam != nullptr
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError(
+                   "wsam is an optimizer of another kind, not of ENTRAIN_OPTIM_WSAM");
+}
+
+// Makes the checks that are common to all calls on arrays. Returns the number of elements.
+absl::StatusOr<int64_t> CheckArrays(const entrain_optim_t* wsam,
+                                    absl::Span<const NamedArray> arrays, size_t given,
+                                    entrain_dtype_t dtype) {
+  ENTRAIN_RETURN_IF_ERROR(CheckWsam(wsam));
   ENTRAIN_RETURN_IF_ERROR(CheckF32(dtype, "optimizers step arrays of f32"));
   ENTRAIN_ASSIGN_OR_RETURN(const int64_t count, CheckCount(given, DType::kF32, 1));
   for (const NamedArray& each : arrays) {
@@ -44,9 +52,9 @@ const float* Floats(const void* array) {
   return static_cast<const float*>(array);
 }
 
-absl::Status Run(const entrain_wsam_t* wsam, const GivenStep& given, const double* sums,
+absl::Status Run(const entrain_optim_t* wsam, const GivenStep& given, const double* sums,
                  entrain::Apply apply) {
-  ENTRAIN_RETURN_IF_ERROR(NotNull(wsam, "wsam"));
+  ENTRAIN_RETURN_IF_ERROR(CheckWsam(wsam));
   const entrain::Wsam& rule = *wsam->wsam;
   CheckedStep checked;
   ENTRAIN_RETURN_IF_ERROR(CheckStep(given, rule.base(), apply, &checked));
@@ -68,49 +76,7 @@ absl::Status Run(const entrain_wsam_t* wsam, const GivenStep& given, const doubl
 
 extern "C" {
 
-void entrain_wsam_config_init_sized(entrain_wsam_config_t* config, size_t bytes) {
-  entrain_wsam_config_t defaults = {};
-  defaults.rho = 0.05;
-  defaults.gamma = 0.9;
-  defaults.sam_eps = 1e-12;
-  defaults.decouple = 1;
-  WriteDefaults(defaults, config, bytes);
-}
-
-entrain_status_t entrain_wsam_create(const entrain_wsam_config_t* config, entrain_wsam_t** wsam) {
-  return Guard(__func__, [&]() -> absl::Status {
-    entrain_wsam_config_t known;
-    entrain_wsam_config_init(&known);
-    ENTRAIN_RETURN_IF_ERROR(
-        entrain::CopyStruct(config, &known, sizeof(known), "entrain_wsam_config_t"));
-    ENTRAIN_RETURN_IF_ERROR(NotNull(wsam, "wsam"));
-    ENTRAIN_RETURN_IF_ERROR(NotNull(known.base, "base"));
-    ENTRAIN_RETURN_IF_ERROR(CheckSwitch("adaptive", known.adaptive));
-    ENTRAIN_RETURN_IF_ERROR(CheckSwitch("decouple", known.decouple));
-    ENTRAIN_ASSIGN_OR_RETURN(auto made, entrain::Wsam::Make({.rho = known.rho,
-                                                             .gamma = known.gamma,
-                                                             .eps = known.sam_eps,
-                                                             .max_norm = known.max_norm,
-                                                             .adaptive = known.adaptive != 0,
-                                                             .decouple = known.decouple != 0},
-                                                            known.base->optimizer));
-    *wsam = new entrain_wsam{.wsam = std::move(made), .place = known.base->place};
-    return absl::OkStatus();
-  });
-}
-
-void entrain_wsam_destroy(entrain_wsam_t* wsam) {
-  Destroy(__func__, wsam);
-}
-
-entrain_status_t entrain_wsam_set_stream(entrain_wsam_t* wsam, void* stream) {
-  return Guard(__func__, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(wsam, "wsam"));
-    return SetStream(stream, &wsam->place);
-  });
-}
-
-entrain_status_t entrain_wsam_ascent_sum(const entrain_wsam_t* wsam, const void* params,
+entrain_status_t entrain_wsam_ascent_sum(const entrain_optim_t* wsam, const void* params,
                                          const void* grads, size_t count, entrain_dtype_t dtype,
                                          double* sum) {
   return Guard(__func__, [&]() -> absl::Status {
@@ -126,7 +92,7 @@ entrain_status_t entrain_wsam_ascent_sum(const entrain_wsam_t* wsam, const void*
   });
 }
 
-entrain_status_t entrain_wsam_ascend(const entrain_wsam_t* wsam, void* params, void* saved,
+entrain_status_t entrain_wsam_ascend(const entrain_optim_t* wsam, void* params, void* saved,
                                      const void* grads, size_t count, entrain_dtype_t dtype,
                                      double sum) {
   return Guard(__func__, [&]() -> absl::Status {
@@ -141,7 +107,7 @@ entrain_status_t entrain_wsam_ascend(const entrain_wsam_t* wsam, void* params, v
   });
 }
 
-entrain_status_t entrain_wsam_return(const entrain_wsam_t* wsam, void* params, const void* saved,
+entrain_status_t entrain_wsam_return(const entrain_optim_t* wsam, void* params, const void* saved,
                                      size_t count, entrain_dtype_t dtype) {
   return Guard(__func__, [&]() -> absl::Status {
     ENTRAIN_ASSIGN_OR_RETURN(
@@ -153,7 +119,7 @@ entrain_status_t entrain_wsam_return(const entrain_wsam_t* wsam, void* params, c
   });
 }
 
-entrain_status_t entrain_wsam_combine(const entrain_wsam_t* wsam, const void* grads,
+entrain_status_t entrain_wsam_combine(const entrain_optim_t* wsam, const void* grads,
                                       const void* second, void* out, size_t count,
                                       entrain_dtype_t dtype) {
   return Guard(__func__, [&]() -> absl::Status {
@@ -177,7 +143,7 @@ entrain_status_t entrain_wsam_combine(const entrain_wsam_t* wsam, const void* gr
   });
 }
 
-entrain_status_t entrain_wsam_step(const entrain_wsam_t* wsam, void* params, const void* grads,
+entrain_status_t entrain_wsam_step(const entrain_optim_t* wsam, void* params, const void* grads,
                                    const void* second, const double* sums, void* const* state,
                                    size_t count, entrain_dtype_t dtype, int64_t step, double lr) {
   return Guard(__func__, [&] {
@@ -195,7 +161,7 @@ entrain_status_t entrain_wsam_step(const entrain_wsam_t* wsam, void* params, con
   });
 }
 
-entrain_status_t entrain_wsam_preview(const entrain_wsam_t* wsam, const void* params,
+entrain_status_t entrain_wsam_preview(const entrain_optim_t* wsam, const void* params,
                                       const void* grads, const void* second, const double* sums,
                                       const void* const* state, void* out, size_t count,
                                       entrain_dtype_t dtype, int64_t step, double lr) {

@@ -25,8 +25,6 @@ absl::string_view KindOf(uint64_t mark) {
       return "a batch";
     case MarkOf("opti"):
       return "an optimizer";
-    case MarkOf("wsam"):
-      return "a WSAM object";
     case MarkOf("mesh"):
       return "a mesh";
     case MarkOf("shar"):
@@ -58,6 +56,13 @@ absl::Status CheckMark(const void* handle, uint64_t found, uint64_t expected, co
   }
   return absl::InvalidArgumentError(
       absl::StrCat(name, " is not ", KindOf(expected), ": it was destroyed, or never was one"));
+}
+
+absl::Status CheckStepsAlone(const entrain_optim& optim, absl::string_view name) {
+  return optim.wsam == nullptr
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError(absl::StrCat(
+                   name, " is WSAM, whose step needs two gradients: entrain_wsam_step"));
 }
 
 void LogRefused(const char* function, const absl::Status& status) {

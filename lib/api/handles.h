@@ -16,6 +16,7 @@
 #include "absl/strings/string_view.h"
 
 #include "include/entrain/entrain.h"
+#include "include/entrain/optim.h"
 #include "lib/api/array_place.h"
 #include "lib/api/boundary.h"
 #include "lib/api/signal_work.h"
@@ -83,14 +84,9 @@ struct entrain_batch {
 
 struct entrain_optim {
   entrain::Mark<entrain::MarkOf("opti")> mark = {};
-  std::shared_ptr<const entrain::Optimizer> optimizer;
+  std::shared_ptr<const entrain::Optimizer> optimizer;  // kind WSAM: the base
   entrain::api::ArrayPlace place;
-};
-
-struct entrain_wsam {
-  entrain::Mark<entrain::MarkOf("wsam")> mark = {};
-  std::unique_ptr<entrain::Wsam> wsam;
-  entrain::api::ArrayPlace place;  // place of the base optimizer
+  std::unique_ptr<entrain::Wsam> wsam = nullptr;  // kind WSAM only
 };
 
 struct entrain_mesh {
@@ -177,6 +173,9 @@ inline absl::Status NotNull(const entrain_work_t* handle, const char* name) {
   return CheckMark(work, IsPlace(work) ? work->mark() : 0, Work::kMark, name);
 }
 
+// Returns INVALID_ARGUMENT if the optimizer is WSAM, whose step needs two gradients.
+absl::Status CheckStepsAlone(const entrain_optim& optim, absl::string_view name);
+
 // Returns FAILED_PRECONDITION if a call that was started on the object, or on another object with
 // the same StartedCalls, is not over.
 template <typename Handle>
@@ -188,15 +187,23 @@ absl::Status CheckIdle(const Handle* handle, const char* name) {
   return handle->calls->CheckIdle(name);
 }
 
-// Starts `call`, a call on the object of the handle, on a thread of the library.
+// Makes `call`, a call on the object of the handle: on this thread if `work` is null, otherwise on a
+// thread of the library, and gives its work.
 template <typename Handle>
-absl::Status StartOn(const Handle* handle, const char* name, absl::string_view operation,
-                     entrain_work_t** work, absl::AnyInvocable<absl::Status()> call) {
+absl::Status CallOn(const Handle* handle, const char* name, absl::string_view operation,
+                    entrain_work_t** work, absl::AnyInvocable<absl::Status()> call) {
   ENTRAIN_RETURN_IF_ERROR(CheckIdle(handle, name));
-  ENTRAIN_RETURN_IF_ERROR(NotNull(static_cast<const void*>(work), "work"));
+  if (work == nullptr) {
+    return call();
+  }
   *work = ToHandle(handle->calls->Start(handle->object(), operation, std::move(call)),
                    /*background=*/false);
   return absl::OkStatus();
+}
+
+// What a call that is made by CallOn does.
+inline Does DoesOf(entrain_work_t* const* work) {
+  return work == nullptr ? Does::kWait : Does::kStart;
 }
 
 // Calls `when` with a continuation, and creates a work that is over when the continuation has been

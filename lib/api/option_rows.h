@@ -1,6 +1,5 @@
 // Connects an option list (lib/train/option_list.h) with its C struct: each row of the list has a
-// field of the same name in the struct. Implements the functions of the API that describe options,
-// such as entrain_edit_option and entrain_acco_option.
+// field of the same name in the struct.
 #pragma once
 
 #include <cstddef>
@@ -16,6 +15,8 @@
 #include "lib/api/boundary.h"
 #include "lib/base/config.h"
 #include "lib/base/status.h"
+#include "lib/train/edit_options.h"
+#include "lib/train/gradient_channel_options.h"
 #include "lib/train/option_list.h"
 
 #define ENTRAIN_OPTION_VALUE(type, name, fallback, range, matters, why, shared, help) \
@@ -75,43 +76,9 @@ absl::StatusOr<typename Rows::Options> NumbersOf(const typename Rows::Config& co
   return options;
 }
 
-template <typename Rows>
-absl::Status CheckIndex(int32_t index) {
-  const size_t rows = Rows::table().size();
-  return index >= 0 && static_cast<size_t>(index) < rows
-             ? absl::OkStatus()
-             : absl::InvalidArgumentError(absl::StrCat("option ", index, " is not one of ", rows));
-}
-
-template <typename Rows>
-absl::Status DescribeOption(int32_t index, entrain_edit_option_t* option) {
-  ENTRAIN_RETURN_IF_ERROR(CheckIndex<Rows>(index));
-  const OptionRow& row = Rows::table()[static_cast<size_t>(index)];
-  const entrain_edit_option_t known = {
-      .size = sizeof(known),
-      .name = row.name,
-      .choices = row.range.choices,
-      .help = row.help,
-      .offset = Rows::kOffsets[index],
-      .default_value = row.fallback,
-      .least = row.range.least,
-      .most = row.range.most,
-      .type = static_cast<int32_t>(row.type),
-      .open = (row.range.without_least ? 1 : 0) + (row.range.without_most ? 2 : 0)};
-  return WriteStruct(&known, sizeof(known), option, "entrain_edit_option_t");
-}
-
-// Implements entrain_edit_option_matters and entrain_acco_option_matters. `known` must have the
-// defaults of the C struct; the fields of *config replace them.
-template <typename Rows>
-absl::Status OptionMatters(const typename Rows::Config* config, typename Rows::Config known,
-                           int32_t index, int32_t* matters) {
-  ENTRAIN_RETURN_IF_ERROR(CopyStruct(config, &known, sizeof(known), Rows::kConfig));
-  ENTRAIN_RETURN_IF_ERROR(NotNull(matters, "matters"));
-  ENTRAIN_RETURN_IF_ERROR(CheckIndex<Rows>(index));
-  ENTRAIN_ASSIGN_OR_RETURN(const auto options, NumbersOf<Rows>(known));
-  *matters = Rows::table()[static_cast<size_t>(index)].matters(options) ? 1 : 0;
-  return absl::OkStatus();
-}
+ENTRAIN_OPTION_ROWS(EditRows, ENTRAIN_EDIT_OPTIONS, entrain_edit_config_t, EditOptions,
+                    EditOptionTable);
+ENTRAIN_OPTION_ROWS(AccoRows, ENTRAIN_ACCO_OPTIONS, entrain_acco_config_t, ChannelOptions,
+                    AccoOptionTable);
 
 }  // namespace entrain::api

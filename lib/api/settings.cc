@@ -52,13 +52,7 @@ absl::StatusOr<RuntimeOptions> ToRuntimeOptions(const entrain_runtime_config_t* 
   }
   ENTRAIN_RETURN_IF_ERROR(
       CheckChoice("progress", known.progress, ENTRAIN_PROGRESS_CALLER, "ENTRAIN_PROGRESS_*"));
-  if (known.engines < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("engines ", known.engines, " is negative"));
-  }
-  if (known.engines > 1) {
-    return absl::UnimplementedError(
-        absl::StrCat("engines ", known.engines, ": this version has one"));
-  }
+  ENTRAIN_RETURN_IF_ERROR(CheckReserved("reserved", known.reserved));
   RuntimeOptions options;
   options.transports = TextOrEmpty(known.transports);
   options.interface_filter = TextOrEmpty(known.interface_filter);
@@ -69,7 +63,6 @@ absl::StatusOr<RuntimeOptions> ToRuntimeOptions(const entrain_runtime_config_t* 
                               .authorities = TextOrEmpty(known.tls_ca)}};
   options.host_id = TextOrEmpty(known.host_id);
   options.own_thread = known.progress == ENTRAIN_PROGRESS_THREAD;
-  options.engines = known.engines;
   options.device_calls = kDeviceCalls;
   if (known.log != nullptr) {
     SetLogSink(known.log, known.log_user);

@@ -195,7 +195,7 @@ class Communicator {
   int rank() const;
   int size() const;
   const std::string& name() const;
-  // See entrain_comm_generation.
+  // See entrain_comm_stats_t.generation.
   uint64_t generation() const;
   int64_t timeout_ns() const;
   void SetTimeout(int64_t timeout_ns);  // positive

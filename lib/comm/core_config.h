@@ -26,7 +26,7 @@ struct CoreConfig {
   // shrinks. If this communicator was itself created or grown, its own name.
   std::string world;
   Determinism determinism = Determinism::kDefault;  // default for calls
-  // The number of changes of the membership: see entrain_comm_generation.
+  // The number of changes of the membership: see entrain_comm_stats_t.generation.
   uint64_t generation = 0;
   bool probed = false;     // the ranks measure the speed of their links (probe.h)
   int64_t silence_ns = 0;  // the initial value of Inquiry::SetSilence

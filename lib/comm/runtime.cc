@@ -43,10 +43,6 @@ absl::StatusOr<std::shared_ptr<Runtime>> Runtime::Create(const RuntimeOptions& o
   WarnOfUnknownVariables();
   ENTRAIN_RETURN_IF_ERROR(ApplyLogLevel());
   ENTRAIN_RETURN_IF_ERROR(FlightLog::Get().Configure());
-  if (options.engines > 1 || options.engines < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "engines: ", options.engines, " is not 0 or 1; this version has one loop a runtime"));
-  }
   std::shared_ptr<Runtime> runtime(new Runtime(options));
   RandomBytes(runtime->id_.data(), runtime->id_.size());
   runtime->host_id_ = Setting(options.host_id, "ENTRAIN_HOST_ID");

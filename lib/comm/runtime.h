@@ -33,7 +33,6 @@ struct RuntimeOptions {
   SecurityPaths security;
   std::string host_id;
   bool own_thread = true;  // false: the engine has no thread, and only callers poll
-  int engines = 0;         // 0 or 1
   DeviceCallsFactory device_calls = nullptr;  // null: calls on device memory are refused
 };
 

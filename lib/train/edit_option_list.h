@@ -61,9 +61,6 @@
   X(double, error_decay, 1, UpTo(0, 1), o.error_feedback,                                                              \
     "has no effect without error_feedback; set both", true,                                                            \
     "factor of the part that was not sent, before it is added (beta)")                                                 \
-  X(bool, int8_mask, false, Switch(), o.consensus_method != Consensus::kNone,                                          \
-    "has no effect without a consensus_method; set both", false,                                                       \
-    "accepted with a consensus; has no effect here")                                                                   \
   X(bool, pseudo_gradnorm_reduce, false, Switch(), o.reducer != ReducerKind::kNone,                                    \
     "has no effect without reducer linear or gta; set both", true,                                                     \
     "replicas are weighted by softmax(-norm / T)")                                                                     \

@@ -3,7 +3,7 @@
 //   the field of the C++ struct, with its default and checks
 //   the comparison between ranks
 //   the copy from and to the C struct (lib/api/option_rows.h)
-//   the answers of entrain_edit_option and entrain_acco_option. The flags of entrain-train are made
+//   the answers of entrain_option. The flags of entrain-train are made
 //   from these answers
 //   the field of the Python dataclass (tools/python_declarations.py)
 //

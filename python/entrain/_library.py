@@ -63,7 +63,7 @@ NULL: Any = ffi.NULL
 def new_struct(name: str) -> Any:
     """Returns a struct of the ABI with its defaults: new_struct("comm_config") is an entrain_comm_config_t*."""
     struct = ffi.new(f"entrain_{name}_t*")
-    getattr(lib, f"entrain_{name}_init_sized")(struct, ffi.sizeof(struct[0]))
+    lib.entrain_struct_init(getattr(lib, f"ENTRAIN_STRUCT_{name.upper()}"), struct, ffi.sizeof(struct[0]))
     return struct
 
 

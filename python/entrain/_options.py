@@ -46,8 +46,6 @@ class EditOptions:
     error_feedback: bool = False
     #: factor of the part that was not sent, before it is added (beta); more than 0, at most 1
     error_decay: float = 1.0
-    #: accepted with a consensus; has no effect here
-    int8_mask: bool = False
     #: replicas are weighted by softmax(-norm / T)
     pseudo_gradnorm_reduce: bool = False
     #: the result is the mean, not the sum
@@ -166,8 +164,6 @@ class EditNumbers(TypedDict, total=False):
     error_feedback: bool
     #: factor of the part that was not sent, before it is added (beta); more than 0, at most 1; default 1.0
     error_decay: float
-    #: accepted with a consensus; has no effect here; default False
-    int8_mask: bool
     #: replicas are weighted by softmax(-norm / T); default False
     pseudo_gradnorm_reduce: bool
     #: the result is the mean, not the sum; default True

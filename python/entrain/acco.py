@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, 
 
 import numpy.typing as npt
 
-from ._library import IN_PROGRESS, NULL, OK, ffi, lib, nanoseconds, new_struct
+from ._library import NULL, OK, ffi, lib, nanoseconds, new_struct
 from ._options import ACCO_FAMILIES, AccoNumbers, AccoOptions
 from .arrays import DTypeLike, buffer_of, dtype_of
 from .comm import Comm
-from .errors import check, invalid, last_error
+from .errors import check, invalid
 from .lifetime import Life, drop, inside, interruptible
 from .optim import Optim
 from .reductions import Callback, view
 from .store import Store
 from .train import _dataclass_of, _figures
 from .training import Checkpointed, fill, identity_text
-from .works import SLICE_NS
+from .works import wait_for, work_error
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -38,7 +38,6 @@ class AccoKeywords(AccoNumbers, total=False):
 
     grads_dtype: Optional[DTypeLike]
     wire_dtype: Optional[DTypeLike]
-    scripted_counts: Optional[Sequence[int]]
     schedule: Optional[Callable[[int], float]]
     timeout: Optional[float]
     admit_store: Optional[Store]
@@ -104,8 +103,7 @@ class ACCO(Checkpointed):
 
     def __init__(self, comm: Comm, params: Any, optim: Optional[Optim] = None, *, step: Optional[AccoStep] = None,
                  groups: Sequence[AccoGroup] = (), grads_dtype: Optional[DTypeLike] = None,
-                 wire_dtype: Optional[DTypeLike] = None, scripted_counts: Optional[Sequence[int]] = None,
-                 schedule: Optional[Callable[[int], float]] = None, timeout: Optional[float] = None,
+                 wire_dtype: Optional[DTypeLike] = None, schedule: Optional[Callable[[int], float]] = None, timeout: Optional[float] = None,
                  admit_store: Optional[Store] = None, admit_name: Optional[str] = None, join: Optional[float] = None,
                  identity: Optional[Mapping[str, Any]] = None, **options: "Unpack[AccoNumbers]") -> None:
         """Collective over `comm`. All arguments are equal on all ranks, except params, step and timeout.
@@ -133,8 +131,6 @@ class ACCO(Checkpointed):
         config.grads_dtype = -1 if grads_dtype is None else dtype_of(grads_dtype)
         config.wire_dtype = -1 if wire_dtype is None else dtype_of(wire_dtype)
         config.timeout_ns = nanoseconds(timeout)
-        counts = NULL if scripted_counts is None else ffi.new("int32_t[]", list(scripted_counts))
-        config.scripted_counts, config.scripted_rounds = counts, 0 if scripted_counts is None else len(scripted_counts)
         structs = NULL if not groups else ffi.new("entrain_acco_group_t[]", len(groups))
         for index, group in enumerate(groups):
             structs[index].first, structs[index].count, structs[index].lr_scale = group.first, group.count, group.lr_scale
@@ -153,7 +149,7 @@ class ACCO(Checkpointed):
             config.schedule = callbacks[-1].pointer
         out = ffi.new("entrain_acco_t**")
 
-        def call(kept: Any = (counts, name, who)) -> Life:  # keeps them alive during the call
+        def call(kept: Any = (name, who)) -> Life:  # keeps them alive during the call
             with inside(comm, optim, admit_store, *(group.optim for group in groups)) as (handle, config.optim,
                                                                                           config.admit_store, *optims):
                 for index, own in enumerate(optims):
@@ -199,12 +195,14 @@ class ACCO(Checkpointed):
         """Waits for the current round, installs its parameters, and starts the next round with the gradients that
         have been added. Returns True if the run is over."""
         finished = ffi.new("int32_t*")
-        status = IN_PROGRESS
-        while status == IN_PROGRESS:
-            with self._life as handle:
-                status = lib.entrain_acco_wait(handle, SLICE_NS)
-        if status != OK:
-            raise self._blame(last_error(status))
+        work = ffi.new("entrain_work_t**")
+        self._call(lib.entrain_acco_work, work)
+        try:
+            status = wait_for(work[0])
+            if status != OK:
+                raise self._blame(work_error(work[0], status))
+        finally:
+            lib.entrain_work_free(work[0])
         self._call(lib.entrain_acco_install, finished)
         return bool(finished[0])
 

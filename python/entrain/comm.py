@@ -197,17 +197,17 @@ class Comm(Collectives):
     def split(self, color: int, key: int = 0) -> "Optional[Comm]":
         """Collective: ranks that give the same color >= 0 form a new communicator, numbered by (key, rank). A rank with
         color -1 is in none, and gets None. If a new communicator fails, this one does not."""
-        return self._split(lib.entrain_comm_split_start, color, key)
+        return self._split(lib.entrain_comm_split, color, key)
 
     def duplicate(self) -> "Comm":
         """Collective: returns a communicator of the same ranks. Calls on the two never wait for each other."""
-        copy = self._split(lib.entrain_comm_duplicate_start)
+        copy = self._split(lib.entrain_comm_duplicate)
         assert copy is not None  # a duplicate has no color
         return copy
 
     def _split(self, start: Callable[..., int], *arguments: int) -> "Optional[Comm]":
         work, part = ffi.new("entrain_work_t**"), ffi.new("entrain_comm_t**")
-        self._call(start, *arguments, work)
+        self._call(start, *arguments, NULL, work)
         try:
             status = wait_for(work[0])
             if status != OK:
@@ -256,15 +256,13 @@ class Comm(Collectives):
     def generation(self) -> int:
         """The number of membership changes: 0 for a communicator from `create`, and one more for each `shrink` and each
         `grow`."""
-        out = ffi.new("uint64_t*")
-        self._call(lib.entrain_comm_generation, out)
-        return int(out[0])
+        return int(self._stats().generation)
 
     def members(self) -> List[Member]:
         """Returns the state of each rank, in rank order, as far as this rank knows it now. Local."""
         structs, count = ffi.new("entrain_member_t[]", self.size), ffi.new("int32_t*", self.size)
         for i in range(self.size):
-            lib.entrain_member_init_sized(structs + i, ffi.sizeof("entrain_member_t"))
+            lib.entrain_struct_init(lib.ENTRAIN_STRUCT_MEMBER, structs + i, ffi.sizeof("entrain_member_t"))
         self._call(lib.entrain_comm_members, structs, count)
         return [Member(s.rank, s.parent_rank, bytes(s.peer_id.bytes), _STATES[s.state], text_of(s.text)) for s in structs]
 
@@ -292,17 +290,19 @@ class Comm(Collectives):
 
     def stats(self) -> CommStats:
         """Returns the calls and bytes so far."""
+        out = self._stats()
+        return CommStats(out.calls, out.bytes_sent, out.bytes_received)
+
+    def _stats(self) -> Any:
         out = new_struct("comm_stats")
         self._call(lib.entrain_comm_stats, out)
-        return CommStats(out.calls, out.bytes_sent, out.bytes_received)
+        return out
 
     @property
     def sequence(self) -> int:
         """The number of the last untagged collective that this rank has started, as error records show it; 0: none.
         Equal on ranks that have started the same calls. It is not a count of calls."""
-        out = ffi.new("uint64_t*")
-        self._call(lib.entrain_comm_sequence, out)
-        return int(out[0])
+        return int(self._stats().sequence)
 
     def set_timeout(self, timeout: float) -> None:
         """Sets the default seconds of calls that this rank starts from now on. Communicators that `split` and

@@ -128,13 +128,14 @@ class WSAM(Handle):
                  adaptive: bool = False, decouple: bool = True) -> None:
         """rho >= 0: length of e. gamma in [0, 1): 0 is the base optimizer alone, 1/2 SAM. max_norm: clips g and g2 by their
         norms; 0: off. `base` may be closed before this object."""
-        config = new_struct("wsam_config")
+        config = new_struct("optim_config")
+        config.kind = lib.ENTRAIN_OPTIM_WSAM
         config.rho, config.gamma, config.sam_eps = rho, gamma, sam_eps
         config.max_norm, config.adaptive, config.decouple = max_norm, adaptive, decouple
-        out = ffi.new("entrain_wsam_t**")
+        out = ffi.new("entrain_optim_t**")
         with inside(base) as (config.base,):
-            check(lib.entrain_wsam_create(config, out))
-        super().__init__(Life(out[0], lib.entrain_wsam_destroy))
+            check(lib.entrain_optim_create(config, out))
+        super().__init__(Life(out[0], lib.entrain_optim_destroy))
         self.state_arrays = base.state_arrays
 
     def ascent_sum(self, params: Any, grads: Any) -> float:

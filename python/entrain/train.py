@@ -240,7 +240,7 @@ class Shard(Trained):
 
     def broadcast(self) -> None:
         """Copies the parameters of replica 0 to all. Collective."""
-        self._start(lib.entrain_shard_broadcast_start)
+        self._start(lib.entrain_shard_broadcast)
 
     def begin_pass(self, *, backward: bool = False) -> None:
         """Sets the order in which the caller uses the layers next, for prefetching. Collective."""
@@ -315,7 +315,7 @@ class Shard(Trained):
         element counts once. Equal bits on all ranks of the replica. FailedPrecondition unless gradients are bound and
         reduced. Collective over the replica; blocks."""
         norm = ffi.new("double*")
-        self._start(lib.entrain_shard_gradient_norm_start, norm)
+        self._start(lib.entrain_shard_gradient_norm, norm)
         return float(norm[0])
 
     def set_gradients(self, scope: str) -> None:
@@ -551,9 +551,9 @@ class EDiT(Checkpointed):
         wait."""
         syncing = ffi.new("int32_t*")
         if self._begin_waits:
-            self._start(lib.entrain_edit_begin_forward_start, training, first_microbatch, syncing)
+            self._start(lib.entrain_edit_begin_forward, training, first_microbatch, syncing)
         else:
-            self._call(lib.entrain_edit_begin_forward, training, first_microbatch, syncing)
+            self._call(lib.entrain_edit_begin_forward, training, first_microbatch, syncing, NULL)
         return bool(syncing[0])
 
     def wait_layer(self, layer: int, timeout: Optional[float] = None) -> bool:
@@ -590,7 +590,7 @@ class EDiT(Checkpointed):
     def leave(self) -> None:
         """A-EDiT: says that this replica has made its last step. Takes part in the others' rendezvous until all have
         left."""
-        self._start(lib.entrain_edit_leave_start)
+        self._start(lib.entrain_edit_leave)
 
     def info(self) -> EditInfo:
         """Returns the state after the last finished exchange."""

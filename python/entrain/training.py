@@ -149,7 +149,7 @@ class State(Handle):
     def commit(self, timeout: Optional[float] = None) -> None:
         """Continues the run with the values that were set, on all ranks or on none. Collective; once."""
         with self._life as handle:  # neither object is destroyed meanwhile
-            self._owner._start(lambda owner, work: int(lib.entrain_state_commit_start(handle, nanoseconds(timeout), work)))
+            self._owner._start(lambda owner, work: int(lib.entrain_state_commit(handle, nanoseconds(timeout), work)))
 
 
 class _File:
@@ -251,7 +251,7 @@ class Checkpointed(Trained):
         config.kind, config.timeout_ns = constant("CHECKPOINT", kind, "kind"), nanoseconds(timeout)
         for option, value in options.items():
             setattr(config, option, value)
-        self._start(getattr(lib, f"entrain_{self._kind}_{verb}_start"), config, held=texts)
+        self._start(getattr(lib, f"entrain_{self._kind}_{verb}"), config, NULL, held=texts)
 
     def reduce(self, values: Sequence[float], op: str = "sum", *, timeout: Optional[float] = None) -> Reduced:
         """Reduces a few numbers over all ranks that are not lost: for evaluations, reports and decisions. An empty list
@@ -263,7 +263,7 @@ class Checkpointed(Trained):
         count = len(values)
         numbers = ffi.new("double[]", [float(value) for value in values] or [0.0])
         rank, ranks = ffi.new("int32_t*"), ffi.new("int32_t*")
-        self._start(getattr(lib, f"entrain_{self._kind}_reduce_start"), numbers, numbers, count, lib.ENTRAIN_F64, code,
+        self._start(getattr(lib, f"entrain_{self._kind}_reduce"), numbers, numbers, count, lib.ENTRAIN_F64, code,
                     nanoseconds(timeout), rank, ranks)
         return Reduced([numbers[i] for i in range(count)], rank[0], ranks[0])
 
@@ -271,20 +271,20 @@ class Checkpointed(Trained):
         """Writes the bytes of `save` into a file object that can seek (a BytesIO, an open file), from its current
         position on. Only rank 0's file is written; other ranks may pass None. The bytes are valid when this call
         returns. Collective."""
-        self._through("save_to", _File(file, reads=False), kind, timeout)
+        self._through("save", _File(file, reads=False), kind, timeout)
 
     def load_from(self, file: Optional[BinaryIO], *, kind: str = "portable", rank0_only: bool = True,
                   timeout: Optional[float] = None) -> None:
         """Continues from a checkpoint in a file object that can seek, from its current position to its end.
         rank0_only: rank 0 reads, and other ranks may pass None. Otherwise each rank reads its own file. Collective."""
-        self._through("load_from", _File(file, reads=True), kind, timeout, rank0_only=rank0_only)
+        self._through("load", _File(file, reads=True), kind, timeout, rank0_only=rank0_only)
 
     def _through(self, verb: str, file: _File, kind: str, timeout: Optional[float], **options: bool) -> None:
         config = new_struct("checkpoint_config")
         config.kind, config.timeout_ns = constant("CHECKPOINT", kind, "kind"), nanoseconds(timeout)
         for option, value in options.items():
             setattr(config, option, value)
-        function = getattr(lib, f"entrain_{self._kind}_{verb}_start")
+        function = getattr(lib, f"entrain_{self._kind}_{verb}")
         try:
             self._start(function, config, file.functions, held=file)
         except Error as error:
@@ -297,7 +297,7 @@ class Checkpointed(Trained):
         before the first exchange or commit. Local."""
         out = ffi.new("entrain_state_t**")
         with self._life:
-            self._start(getattr(lib, f"entrain_{self._kind}_open_state_start"), constant("CHECKPOINT", kind, "kind"), out)
+            self._start(getattr(lib, f"entrain_{self._kind}_open_state"), constant("CHECKPOINT", kind, "kind"), out)
             return State(Life(out[0], lib.entrain_state_destroy, self._life), self, kind)
 
     def state(self, kind: str = "portable") -> Dict[str, npt.NDArray[Any]]:

@@ -1,6 +1,7 @@
 /* The layout of every struct of the ABI on LP64, field by field. If a line fails here, existing
  * callers break. A new field goes to the end, and a line for it is added here. */
 #include <entrain/entrain.h>
+#include <entrain/optim.h>
 #include <stddef.h>
 #include <stdio.h>
 
@@ -76,7 +77,7 @@ static void check_runtime_config(void) {
   AT(entrain_runtime_config_t, tls_ca, 56);
   AT(entrain_runtime_config_t, host_id, 64);
   AT(entrain_runtime_config_t, progress, 72);
-  AT(entrain_runtime_config_t, engines, 76);
+  AT(entrain_runtime_config_t, reserved, 76);
   AT(entrain_runtime_config_t, log, 80);
   AT(entrain_runtime_config_t, log_user, 88);
 }
@@ -147,11 +148,13 @@ static void check_comm_config(void) {
 }
 
 static void check_comm_stats(void) {
-  SIZE(entrain_comm_stats_t, 32);
+  SIZE(entrain_comm_stats_t, 48);
   AT(entrain_comm_stats_t, size, 0);
   AT(entrain_comm_stats_t, calls, 8);
   AT(entrain_comm_stats_t, bytes_sent, 16);
   AT(entrain_comm_stats_t, bytes_received, 24);
+  AT(entrain_comm_stats_t, generation, 32);
+  AT(entrain_comm_stats_t, sequence, 40);
 }
 
 static void check_call_options(void) {
@@ -185,7 +188,7 @@ static void check_gta_config(void) {
 }
 
 static void check_optim_config(void) {
-  SIZE(entrain_optim_config_t, 104);
+  SIZE(entrain_optim_config_t, 152);
   AT(entrain_optim_config_t, size, 0);
   AT(entrain_optim_config_t, kind, 8);
   AT(entrain_optim_config_t, nesterov, 12);
@@ -202,6 +205,13 @@ static void check_optim_config(void) {
   AT(entrain_optim_config_t, memory, 84);
   AT(entrain_optim_config_t, stream, 88);
   AT(entrain_optim_config_t, timeout_ns, 96);
+  AT(entrain_optim_config_t, base, 104);
+  AT(entrain_optim_config_t, rho, 112);
+  AT(entrain_optim_config_t, gamma, 120);
+  AT(entrain_optim_config_t, sam_eps, 128);
+  AT(entrain_optim_config_t, max_norm, 136);
+  AT(entrain_optim_config_t, adaptive, 144);
+  AT(entrain_optim_config_t, decouple, 148);
 }
 
 static void check_optim_info(void) {
@@ -209,18 +219,6 @@ static void check_optim_info(void) {
   AT(entrain_optim_info_t, size, 0);
   AT(entrain_optim_info_t, elements, 8);
   AT(entrain_optim_info_t, adaptive, 16);
-}
-
-static void check_wsam_config(void) {
-  SIZE(entrain_wsam_config_t, 56);
-  AT(entrain_wsam_config_t, size, 0);
-  AT(entrain_wsam_config_t, base, 8);
-  AT(entrain_wsam_config_t, rho, 16);
-  AT(entrain_wsam_config_t, gamma, 24);
-  AT(entrain_wsam_config_t, sam_eps, 32);
-  AT(entrain_wsam_config_t, max_norm, 40);
-  AT(entrain_wsam_config_t, adaptive, 48);
-  AT(entrain_wsam_config_t, decouple, 52);
 }
 
 static void check_mesh_config(void) {
@@ -273,7 +271,7 @@ static void check_shard_stats(void) {
 }
 
 static void check_edit_config(void) {
-  SIZE(entrain_edit_config_t, 488);
+  SIZE(entrain_edit_config_t, 480);
   AT(entrain_edit_config_t, size, 0);
   AT(entrain_edit_config_t, shard, 8);
   AT(entrain_edit_config_t, local_sgd_sync_interval, 16);
@@ -310,60 +308,59 @@ static void check_edit_config(void) {
   AT(entrain_edit_config_t, compat, 216);
   AT(entrain_edit_config_t, overlap_steps, 220);
   AT(entrain_edit_config_t, consensus_method, 224);
-  AT(entrain_edit_config_t, int8_mask, 228);
-  AT(entrain_edit_config_t, sparsification_method, 232);
-  AT(entrain_edit_config_t, density, 240);
-  AT(entrain_edit_config_t, seed, 248);
-  AT(entrain_edit_config_t, wire_format, 256);
-  AT(entrain_edit_config_t, wire_block, 260);
-  AT(entrain_edit_config_t, wire_rounding, 264);
-  AT(entrain_edit_config_t, error_feedback, 268);
-  AT(entrain_edit_config_t, overlap_merge, 272);
-  AT(entrain_edit_config_t, overlap_mix, 280);
-  AT(entrain_edit_config_t, staleness_penalty, 288);
-  AT(entrain_edit_config_t, fragments, 292);
-  AT(entrain_edit_config_t, outer_momentum_clip, 296);
-  AT(entrain_edit_config_t, fragment_of_layer, 304);
-  AT(entrain_edit_config_t, fragment_intervals, 312);
-  AT(entrain_edit_config_t, fragment_offsets, 320);
-  AT(entrain_edit_config_t, fragment_pattern, 328);
-  AT(entrain_edit_config_t, sparsify_chunk, 332);
-  AT(entrain_edit_config_t, error_decay, 336);
-  AT(entrain_edit_config_t, on_loss, 344);
-  AT(entrain_edit_config_t, admit, 348);
-  AT(entrain_edit_config_t, most_replicas, 352);
-  AT(entrain_edit_config_t, admit_store, 360);
-  AT(entrain_edit_config_t, admit_name, 368);
-  AT(entrain_edit_config_t, anchor_check, 376);
-  AT(entrain_edit_config_t, round_deadline, 384);
-  AT(entrain_edit_config_t, quorum, 392);
-  AT(entrain_edit_config_t, late, 396);
-  AT(entrain_edit_config_t, newcomer_warmup, 400);
-  AT(entrain_edit_config_t, in_flight_bytes, 408);
-  AT(entrain_edit_config_t, identity, 416);
-  AT(entrain_edit_config_t, silence, 424);
-  AT(entrain_edit_config_t, fetch, 432);
-  AT(entrain_edit_config_t, fetch_user, 440);
-  AT(entrain_edit_config_t, outer_schedule, 448);
-  AT(entrain_edit_config_t, outer_schedule_user, 456);
-  AT(entrain_edit_config_t, interval_schedule, 464);
-  AT(entrain_edit_config_t, interval_schedule_user, 472);
-  AT(entrain_edit_config_t, threads, 480);
-  AT(entrain_edit_config_t, reserved, 484);
+  AT(entrain_edit_config_t, sparsification_method, 228);
+  AT(entrain_edit_config_t, density, 232);
+  AT(entrain_edit_config_t, seed, 240);
+  AT(entrain_edit_config_t, wire_format, 248);
+  AT(entrain_edit_config_t, wire_block, 252);
+  AT(entrain_edit_config_t, wire_rounding, 256);
+  AT(entrain_edit_config_t, error_feedback, 260);
+  AT(entrain_edit_config_t, overlap_merge, 264);
+  AT(entrain_edit_config_t, overlap_mix, 272);
+  AT(entrain_edit_config_t, staleness_penalty, 280);
+  AT(entrain_edit_config_t, fragments, 284);
+  AT(entrain_edit_config_t, outer_momentum_clip, 288);
+  AT(entrain_edit_config_t, fragment_of_layer, 296);
+  AT(entrain_edit_config_t, fragment_intervals, 304);
+  AT(entrain_edit_config_t, fragment_offsets, 312);
+  AT(entrain_edit_config_t, fragment_pattern, 320);
+  AT(entrain_edit_config_t, sparsify_chunk, 324);
+  AT(entrain_edit_config_t, error_decay, 328);
+  AT(entrain_edit_config_t, on_loss, 336);
+  AT(entrain_edit_config_t, admit, 340);
+  AT(entrain_edit_config_t, most_replicas, 344);
+  AT(entrain_edit_config_t, admit_store, 352);
+  AT(entrain_edit_config_t, admit_name, 360);
+  AT(entrain_edit_config_t, anchor_check, 368);
+  AT(entrain_edit_config_t, round_deadline, 376);
+  AT(entrain_edit_config_t, quorum, 384);
+  AT(entrain_edit_config_t, late, 388);
+  AT(entrain_edit_config_t, newcomer_warmup, 392);
+  AT(entrain_edit_config_t, in_flight_bytes, 400);
+  AT(entrain_edit_config_t, identity, 408);
+  AT(entrain_edit_config_t, silence, 416);
+  AT(entrain_edit_config_t, fetch, 424);
+  AT(entrain_edit_config_t, fetch_user, 432);
+  AT(entrain_edit_config_t, outer_schedule, 440);
+  AT(entrain_edit_config_t, outer_schedule_user, 448);
+  AT(entrain_edit_config_t, interval_schedule, 456);
+  AT(entrain_edit_config_t, interval_schedule_user, 464);
+  AT(entrain_edit_config_t, threads, 472);
+  AT(entrain_edit_config_t, reserved, 476);
 }
 
 static void check_edit_option(void) {
-  SIZE(entrain_edit_option_t, 72);
-  AT(entrain_edit_option_t, size, 0);
-  AT(entrain_edit_option_t, name, 8);
-  AT(entrain_edit_option_t, choices, 16);
-  AT(entrain_edit_option_t, help, 24);
-  AT(entrain_edit_option_t, offset, 32);
-  AT(entrain_edit_option_t, default_value, 40);
-  AT(entrain_edit_option_t, least, 48);
-  AT(entrain_edit_option_t, most, 56);
-  AT(entrain_edit_option_t, type, 64);
-  AT(entrain_edit_option_t, open, 68);
+  SIZE(entrain_option_t, 72);
+  AT(entrain_option_t, size, 0);
+  AT(entrain_option_t, name, 8);
+  AT(entrain_option_t, choices, 16);
+  AT(entrain_option_t, help, 24);
+  AT(entrain_option_t, offset, 32);
+  AT(entrain_option_t, default_value, 40);
+  AT(entrain_option_t, least, 48);
+  AT(entrain_option_t, most, 56);
+  AT(entrain_option_t, type, 64);
+  AT(entrain_option_t, open, 68);
 }
 
 static void check_edit_replica(void) {
@@ -404,17 +401,15 @@ static void check_edit_info(void) {
 }
 
 static void check_checkpoint_config(void) {
-  SIZE(entrain_checkpoint_config_t, 56);
+  SIZE(entrain_checkpoint_config_t, 48);
   AT(entrain_checkpoint_config_t, size, 0);
   AT(entrain_checkpoint_config_t, save_dir, 8);
   AT(entrain_checkpoint_config_t, ckpt_name, 16);
   AT(entrain_checkpoint_config_t, kind, 24);
   AT(entrain_checkpoint_config_t, full_state_dict, 28);
   AT(entrain_checkpoint_config_t, rank0_only, 32);
-  AT(entrain_checkpoint_config_t, cpu_offload, 36);
   AT(entrain_checkpoint_config_t, timeout_ns, 40);
-  AT(entrain_checkpoint_config_t, overwrite, 48);
-  AT(entrain_checkpoint_config_t, reserved, 52);
+  AT(entrain_checkpoint_config_t, overwrite, 36);
 }
 
 static void check_checkpoint_functions(void) {
@@ -443,7 +438,7 @@ static void check_state_info(void) {
 }
 
 static void check_acco_config(void) {
-  SIZE(entrain_acco_config_t, 256);
+  SIZE(entrain_acco_config_t, 240);
   AT(entrain_acco_config_t, size, 0);
   AT(entrain_acco_config_t, params, 8);
   AT(entrain_acco_config_t, count, 16);
@@ -456,31 +451,29 @@ static void check_acco_config(void) {
   AT(entrain_acco_config_t, user, 56);
   AT(entrain_acco_config_t, min_microbatches, 64);
   AT(entrain_acco_config_t, max_microbatches, 72);
-  AT(entrain_acco_config_t, scripted_counts, 80);
-  AT(entrain_acco_config_t, scripted_rounds, 88);
-  AT(entrain_acco_config_t, warmup_rounds, 96);
-  AT(entrain_acco_config_t, clip_norm, 104);
-  AT(entrain_acco_config_t, lr, 112);
-  AT(entrain_acco_config_t, min_lr, 120);
-  AT(entrain_acco_config_t, schedule_warmup, 128);
-  AT(entrain_acco_config_t, schedule_total, 136);
-  AT(entrain_acco_config_t, schedule_unit, 144);
-  AT(entrain_acco_config_t, limit_unit, 148);
-  AT(entrain_acco_config_t, schedule, 152);
-  AT(entrain_acco_config_t, schedule_user, 160);
-  AT(entrain_acco_config_t, limit, 168);
-  AT(entrain_acco_config_t, timeout_ns, 176);
-  AT(entrain_acco_config_t, memory, 184);
-  AT(entrain_acco_config_t, reserved, 188);
-  AT(entrain_acco_config_t, stream, 192);
-  AT(entrain_acco_config_t, groups, 200);
-  AT(entrain_acco_config_t, group_count, 208);
-  AT(entrain_acco_config_t, on_loss, 216);
-  AT(entrain_acco_config_t, admit, 220);
-  AT(entrain_acco_config_t, admit_store, 224);
-  AT(entrain_acco_config_t, admit_name, 232);
-  AT(entrain_acco_config_t, identity, 240);
-  AT(entrain_acco_config_t, silence, 248);
+  AT(entrain_acco_config_t, warmup_rounds, 80);
+  AT(entrain_acco_config_t, clip_norm, 88);
+  AT(entrain_acco_config_t, lr, 96);
+  AT(entrain_acco_config_t, min_lr, 104);
+  AT(entrain_acco_config_t, schedule_warmup, 112);
+  AT(entrain_acco_config_t, schedule_total, 120);
+  AT(entrain_acco_config_t, schedule_unit, 128);
+  AT(entrain_acco_config_t, limit_unit, 132);
+  AT(entrain_acco_config_t, schedule, 136);
+  AT(entrain_acco_config_t, schedule_user, 144);
+  AT(entrain_acco_config_t, limit, 152);
+  AT(entrain_acco_config_t, timeout_ns, 160);
+  AT(entrain_acco_config_t, memory, 168);
+  AT(entrain_acco_config_t, reserved, 172);
+  AT(entrain_acco_config_t, stream, 176);
+  AT(entrain_acco_config_t, groups, 184);
+  AT(entrain_acco_config_t, group_count, 192);
+  AT(entrain_acco_config_t, on_loss, 200);
+  AT(entrain_acco_config_t, admit, 204);
+  AT(entrain_acco_config_t, admit_store, 208);
+  AT(entrain_acco_config_t, admit_name, 216);
+  AT(entrain_acco_config_t, identity, 224);
+  AT(entrain_acco_config_t, silence, 232);
 }
 
 static void check_acco_group(void) {
@@ -530,7 +523,6 @@ int main(void) {
   check_gta_config();
   check_optim_config();
   check_optim_info();
-  check_wsam_config();
   check_mesh_config();
   check_shard_config();
   check_shard_layer();

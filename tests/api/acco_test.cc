@@ -56,10 +56,10 @@ TEST(Acco, OptionsDescribeThemselves) {
   entrain_acco_config_t config;
   entrain_acco_config_init(&config);
   std::map<std::string, int32_t> index;
-  for (int32_t i = 0; i < entrain_acco_option_count(); ++i) {
-    entrain_edit_option_t option;
-    entrain_edit_option_init(&option);
-    ASSERT_OK(entrain_acco_option(i, &option));
+  for (int32_t i = 0; i < entrain_option_count(ENTRAIN_METHOD_ACCO); ++i) {
+    entrain_option_t option;
+    entrain_option_init(&option);
+    ASSERT_OK(entrain_option(ENTRAIN_METHOD_ACCO, i, &option));
     index[option.name] = i;
     EXPECT_EQ(option.type == ENTRAIN_OPTION_CHOICE, option.choices != nullptr) << option.name;
     EXPECT_STRNE(option.help, "");
@@ -80,12 +80,12 @@ TEST(Acco, OptionsDescribeThemselves) {
     }
     EXPECT_EQ(value, option.default_value) << option.name;
   }
-  entrain_edit_option_t option;
-  entrain_edit_option_init(&option);
-  ASSERT_OK(entrain_acco_option(index.at("method"), &option));
+  entrain_option_t option;
+  entrain_option_init(&option);
+  ASSERT_OK(entrain_option(ENTRAIN_METHOD_ACCO, index.at("method"), &option));
   EXPECT_STREQ(option.choices, "acco,dpu,wp,zero1");
   EXPECT_EQ(option.most, ENTRAIN_ACCO_ZERO1);
-  ASSERT_OK(entrain_acco_option(index.at("limit"), &option));
+  ASSERT_OK(entrain_option(ENTRAIN_METHOD_ACCO, index.at("limit"), &option));
   EXPECT_EQ(option.offset, offsetof(entrain_acco_config_t, limit));
   int32_t matters = -1;
   ASSERT_OK(entrain_acco_option_matters(&config, index.at("warmup_rounds"), &matters));
@@ -96,10 +96,11 @@ TEST(Acco, OptionsDescribeThemselves) {
   config.clip_norm = -1;
   EXPECT_FAILS(entrain_acco_option_matters(&config, 0, &matters), ENTRAIN_INVALID_ARGUMENT,
                "clip_norm: -1 is not a finite number of at least 0");
-  EXPECT_FAILS(entrain_acco_option(-1, &option), ENTRAIN_INVALID_ARGUMENT,
+  EXPECT_FAILS(entrain_option(ENTRAIN_METHOD_ACCO, -1, &option), ENTRAIN_INVALID_ARGUMENT,
                "option -1 is not one of");
-  EXPECT_FAILS(entrain_acco_option(entrain_acco_option_count(), &option), ENTRAIN_INVALID_ARGUMENT,
-               "is not one of");
+  EXPECT_FAILS(
+      entrain_option(ENTRAIN_METHOD_ACCO, entrain_option_count(ENTRAIN_METHOD_ACCO), &option),
+      ENTRAIN_INVALID_ARGUMENT, "is not one of");
 }
 
 // Two kinds of error texts for options: an invalid enumeration value is reported by the API, a
@@ -178,16 +179,19 @@ TEST(Acco, TheLoopWithACallersStepAndSchedule) {
     ASSERT_OK(entrain_acco_poll(acco, &ready));
     EXPECT_EQ(ready, 0);
     EXPECT_FAILS(entrain_acco_install(acco, &finished), kUnready, "0 of at least 1 micro-batches");
-    EXPECT_FAILS(entrain_acco_wait(acco, 0), kUnready, "0 of at least 1 micro-batches");
+    entrain_work_t* work = nullptr;
+    EXPECT_FAILS(entrain_acco_work(acco, &work), kUnready, "0 of at least 1 micro-batches");
     // The mean is always 3/2. The estimate and the commit of one step have the same rate.
     const float expected[] = {8.0f, 6.5f, 6.5f, 5.75f, 5.75f};
     for (int install = 0; install < 5; ++install) {
       Add(acco, self.rank);
+      ASSERT_OK(entrain_acco_work(acco, &work));
       entrain_status_t waited = ENTRAIN_IN_PROGRESS;
       while (waited == ENTRAIN_IN_PROGRESS) {
-        waited = entrain_acco_wait(acco, 1000);
+        waited = entrain_work_wait(work, 1000);
       }
       ASSERT_OK(waited);
+      entrain_work_free(work);
       ASSERT_OK(entrain_acco_poll(acco, &ready));
       EXPECT_EQ(ready, 1);
       ASSERT_OK(entrain_acco_install(acco, &finished));
@@ -277,14 +281,12 @@ TEST(Acco, SavesAndLoads) {
       config.params = params.data();
       config.count = kCount;
       config.optim = optim;
-      config.scripted_counts = script.data();
-      config.scripted_rounds = script.size();
       entrain_acco_t* acco = nullptr;
       ASSERT_OK(entrain_acco_create(self.comm, &config, &acco));
       ASSERT_OK(
           entrain_acco_add_state(acco, "cursor", &cursor, 1, ENTRAIN_I64, ENTRAIN_STATE_RANK));
       if (run == 1) {
-        ASSERT_OK(entrain_acco_load(acco, &checkpoint));
+        ASSERT_OK(entrain_acco_load(acco, &checkpoint, nullptr, nullptr));
         EXPECT_EQ(cursor, 3);
       }
       for (size_t round = static_cast<size_t>(cursor); round < script.size(); ++round) {
@@ -295,16 +297,15 @@ TEST(Acco, SavesAndLoads) {
         ASSERT_OK(entrain_acco_install(acco, &finished));
         ++cursor;
         if (run == 0 && cursor == 3) {
-          ASSERT_OK(entrain_acco_save(acco, &checkpoint));
+          ASSERT_OK(entrain_acco_save(acco, &checkpoint, nullptr, nullptr));
           int64_t values[] = {1, self.rank};
           int32_t ranks = 0;
           ASSERT_OK(entrain_acco_reduce(acco, values, values, 2, ENTRAIN_I64, ENTRAIN_SUM, 0,
-                                        nullptr, &ranks));
+                                        nullptr, &ranks, nullptr));
           EXPECT_EQ(values[0], ranks);
           EXPECT_EQ(values[1], ranks * (ranks - 1) / 2);
         }
       }
-      EXPECT_FAILS(entrain_acco_add(acco, 1, 0), kUnready, "scripted_counts has 5 rounds");
       ASSERT_OK(entrain_barrier(self.comm, nullptr, nullptr));
       entrain_acco_destroy(acco);
     }
@@ -343,7 +344,6 @@ TEST(Acco, BadInputIsNamed) {
     EXPECT_FAILS(with([](auto* c) { c->params = nullptr; }), bad, "params");
     EXPECT_FAILS(with([](auto* c) { c->count = 0; }), bad, "count: 0");
     EXPECT_FAILS(with([](auto* c) { c->wire_dtype = ENTRAIN_I32; }), bad, "wire_dtype: i32");
-    EXPECT_FAILS(with([](auto* c) { c->scripted_rounds = 2; }), bad, "scripted_rounds 2");
     EXPECT_FAILS(with([](auto* c) { c->step = nullptr; }), bad, "optim: NULL");
     EXPECT_FAILS(with([](auto* c) { c->timeout_ns = -5; }), bad, "timeout_ns");
     EXPECT_FAILS(with([](auto* c) { c->group_count = 2; }), bad, "group_count 2 without groups");
@@ -356,7 +356,7 @@ TEST(Acco, BadInputIsNamed) {
                  bad, "groups[0].first: 18446744073709551615 is above count 101");
     EXPECT_FAILS(entrain_acco_create(self.comm, nullptr, nullptr), bad, "acco");
     EXPECT_FAILS(entrain_acco_poll(nullptr, nullptr), bad, "acco");
-    EXPECT_FAILS(entrain_acco_wait(nullptr, 0), bad, "acco");
+    EXPECT_FAILS(entrain_acco_work(nullptr, nullptr), bad, "acco");
   });
 }
 

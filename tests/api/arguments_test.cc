@@ -192,11 +192,6 @@ TEST_F(Arguments, PairsAreAlignedToHalfOfTheirSize) {
 TEST_F(Arguments, WhatThisBuildCannotDoIsUnimplemented) {
   options_.memory = ENTRAIN_MEMORY_DEVICE;
   EXPECT_FAILS(AllReduce(), ENTRAIN_UNIMPLEMENTED, "options.memory 1 (of a device)");
-  entrain_runtime_config_t config;
-  entrain_runtime_config_init(&config);
-  config.engines = 2;
-  entrain_runtime_t* runtime = nullptr;
-  EXPECT_FAILS(entrain_runtime_create(&config, &runtime), ENTRAIN_UNIMPLEMENTED, "engines 2");
 }
 
 TEST_F(Arguments, SettingsThatAreNoneAreNamed) {

@@ -214,7 +214,7 @@ TYPED_TEST(IntegerAverage, OfAllReplicasIsNotAnAverageOfAverages) {
     entrain_edit_t* edit = nullptr;
     ASSERT_OK(entrain_edit_create(mesh, &config, &edit));
     int32_t syncing = 0;
-    ASSERT_OK(entrain_edit_begin_forward(edit, 1, 1, &syncing));
+    ASSERT_OK(entrain_edit_begin_forward(edit, 1, 1, &syncing, nullptr));
     ASSERT_OK(entrain_edit_wait_layer(edit, 0));
     std::vector<TypeParam> in = ValuesOf<TypeParam>(self.rank, 60);
     std::vector<TypeParam> want = Averages<TypeParam>(4, 60), out(60);
@@ -223,7 +223,7 @@ TYPED_TEST(IntegerAverage, OfAllReplicasIsNotAnAverageOfAverages) {
     want.push_back(1);
     out.push_back(0);
     ASSERT_OK(entrain_edit_reduce(edit, in.data(), out.data(), in.size(), kTypeOf<TypeParam>,
-                                  ENTRAIN_AVG, 0, nullptr, nullptr));
+                                  ENTRAIN_AVG, 0, nullptr, nullptr, nullptr));
     EXPECT_EQ(out, want);
     entrain_edit_destroy(edit);
     entrain_shard_destroy(shard);

@@ -1,6 +1,7 @@
 /* A C99 program that uses the library: proves that the headers are C, and that linking needs
  * only the library. */
 #include <entrain/entrain.h>
+#include <entrain/optim.h>
 #include <stdio.h>
 #include <string.h>
 

@@ -185,14 +185,14 @@ TEST(FailingOuterStep, EndsTheExchangeEverywhereAndPublishesNothing) {
     entrain_edit_t* const edit = made.edit;
     std::vector<float>& params = made.params;
     int32_t syncing = 0;
-    ASSERT_OK(entrain_edit_begin_forward(edit, 1, 1, &syncing));
+    ASSERT_OK(entrain_edit_begin_forward(edit, 1, 1, &syncing, nullptr));
     params.assign(params.size(), static_cast<float>(2 + self.rank));
     ASSERT_OK(entrain_edit_end_step(edit));
     entrain_status_t code = ENTRAIN_OK;
     // Rank 1 may have received all data of this exchange before rank 0 fails. Then the next
     // exchange returns the error.
     for (int round = 0; round < 2 && code == ENTRAIN_OK; ++round) {
-      code = entrain_edit_begin_forward(edit, 1, 1, &syncing);
+      code = entrain_edit_begin_forward(edit, 1, 1, &syncing, nullptr);
       for (int32_t layer = 0; layer < 2 && code == ENTRAIN_OK; ++layer) {
         code = entrain_edit_wait_layer(edit, layer);
       }
@@ -381,7 +381,8 @@ TEST_P(Done, MayNotWait) {
               entrain_barrier(self.comm, nullptr, nullptr), ENTRAIN_FAILED_PRECONDITION,
               "entrain_barrier: called from the done() of all_reduce #2, which must not wait");
           entrain_comm_t* part = nullptr;
-          EXPECT_FAILS(entrain_comm_split(self.comm, 0, 0, &part), ENTRAIN_FAILED_PRECONDITION,
+          EXPECT_FAILS(entrain_comm_split(self.comm, 0, 0, &part, nullptr),
+                       ENTRAIN_FAILED_PRECONDITION,
                        "entrain_comm_split: called from the done() of all_reduce #2");
           EXPECT_FAILS(entrain_comm_drain(self.comm, 1), ENTRAIN_FAILED_PRECONDITION, "not wait");
           entrain_batch_t* batch = nullptr;
@@ -412,7 +413,7 @@ TEST_P(Done, MayAskTrainingWhatDoesNotWait) {
         Acco acco(self, &step, nullptr);
         Edit edit(self, nullptr);
         int32_t syncing = 0;
-        ASSERT_OK(entrain_edit_begin_forward(edit.edit, 1, 1, &syncing));
+        ASSERT_OK(entrain_edit_begin_forward(edit.edit, 1, 1, &syncing, nullptr));
         Notified(self.comm, [&](entrain_status_t) {
           EXPECT_OK(entrain_edit_record(edit.edit, 100, 1, 1));
           EXPECT_OK(entrain_edit_wish(edit.edit, ENTRAIN_WISH_STOP));
@@ -530,7 +531,7 @@ TEST_P(Done, MayStartCallsAndBeToldOfThem) {
       [&](const Rank& self) {
         Chain chain{.comm = self.comm, .data = static_cast<float>(self.rank)};
         entrain_comm_t* beside = nullptr;
-        ASSERT_OK(entrain_comm_duplicate(self.comm, &beside));
+        ASSERT_OK(entrain_comm_duplicate(self.comm, &beside, nullptr));
         chain.Start();
         for (int32_t both_over = 0; both_over == 0;) {
           both_over = chain.left == 0 ? 1 : 0;
@@ -551,7 +552,7 @@ TEST_P(Done, ThatWaitsForALockStopsNobody) {
       2,
       [&](const Rank& self) {
         entrain_comm_t* copy = nullptr;
-        ASSERT_OK(entrain_comm_duplicate(self.comm, &copy));
+        ASSERT_OK(entrain_comm_duplicate(self.comm, &copy, nullptr));
         entrain_call_options_t soon;
         entrain_call_options_init(&soon);
         soon.timeout_ns = 1'000'000'000;
@@ -586,7 +587,7 @@ TEST_P(Done, MayDestroyItsCommunicator) {
       2,
       [&](const Rank& self) {
         entrain_comm_t* copy = nullptr;
-        ASSERT_OK(entrain_comm_duplicate(self.comm, &copy));
+        ASSERT_OK(entrain_comm_duplicate(self.comm, &copy, nullptr));
         Notified(copy, [&](entrain_status_t status) {
           EXPECT_OK(status);
           entrain_comm_destroy(copy);
@@ -667,7 +668,7 @@ void ExpectOnlyLooksInside(const std::string& name, const Rank& self) {
       entrain_all_reduce(self.comm, &data, &data, 1, ENTRAIN_F32, ENTRAIN_SUM, nullptr, &work),
       ENTRAIN_FAILED_PRECONDITION, "entrain_all_reduce: called from " + name);
   entrain_comm_t* copy = nullptr;
-  EXPECT_FAILS(entrain_comm_duplicate(self.comm, &copy), ENTRAIN_FAILED_PRECONDITION,
+  EXPECT_FAILS(entrain_comm_duplicate(self.comm, &copy, nullptr), ENTRAIN_FAILED_PRECONDITION,
                "which must not wait");
   EXPECT_FAILS(entrain_comm_abort(self.comm, "no"), ENTRAIN_FAILED_PRECONDITION,
                "which must not use the engine");
@@ -753,8 +754,8 @@ TEST_P(UserReduction, ThatWaitsForALockStopsNobody) {
       2,
       [&](const Rank& self) {
         entrain_comm_t *copy = nullptr, *third = nullptr;
-        ASSERT_OK(entrain_comm_duplicate(self.comm, &copy));
-        ASSERT_OK(entrain_comm_duplicate(self.comm, &third));
+        ASSERT_OK(entrain_comm_duplicate(self.comm, &copy, nullptr));
+        ASSERT_OK(entrain_comm_duplicate(self.comm, &third, nullptr));
         std::mutex interpreter;
         std::unique_lock<std::mutex> held(interpreter, std::defer_lock);
         Sum sum([&] { const std::lock_guard<std::mutex> lock(interpreter); });
@@ -801,7 +802,7 @@ TEST_P(UserReduction, ThatDoesNotReturnEndsItsCallAtTheDeadline) {
     RunWorld(2,
              [&](const Rank& self) {
                entrain_comm_t* copy = nullptr;
-               ASSERT_OK(entrain_comm_duplicate(self.comm, &copy));
+               ASSERT_OK(entrain_comm_duplicate(self.comm, &copy, nullptr));
                std::latch release(1);
                Sum sum([&] {
                  if (self.rank == 0) {
@@ -1061,15 +1062,15 @@ TEST(OuterStepUnderALock, StopsNobodyFromDestroyingItsObject) {
       LockedStep step;
       Edit made(self, nullptr, OuterStepUnderLock, &step);
       int32_t syncing = 0;
-      ASSERT_OK(entrain_edit_begin_forward(made.edit, 1, 1, &syncing));
+      ASSERT_OK(entrain_edit_begin_forward(made.edit, 1, 1, &syncing, nullptr));
       made.params.assign(made.params.size(), static_cast<float>(2 + self.rank));
       ASSERT_OK(entrain_edit_end_step(made.edit));
       step.interpreter.lock();
       entrain_work_t* work = nullptr;
       if (leaving) {
-        ASSERT_OK(entrain_edit_leave_start(made.edit, &work));
+        ASSERT_OK(entrain_edit_leave(made.edit, &work));
       } else {
-        ASSERT_OK(entrain_edit_begin_forward(made.edit, 1, 1, &syncing));
+        ASSERT_OK(entrain_edit_begin_forward(made.edit, 1, 1, &syncing, nullptr));
         ASSERT_OK(entrain_edit_layer_work(made.edit, 1, &work));
       }
       ASSERT_TRUE(Becomes([&] { return step.entered.load(); }));
@@ -1122,17 +1123,17 @@ TEST(OuterStep, ThatDoesNotReturnIsNamedByThePeersThatWait) {
   std::barrier both(2);
   const auto run = [&](const Rank& self) {
     entrain_comm_t* copy = nullptr;
-    ASSERT_OK(entrain_comm_duplicate(self.comm, &copy));
+    ASSERT_OK(entrain_comm_duplicate(self.comm, &copy, nullptr));
     LockedStep step;
     Edit made(self, nullptr, OuterStepUnderLock, &step);
     int32_t syncing = 0;
-    ASSERT_OK(entrain_edit_begin_forward(made.edit, 1, 1, &syncing));
+    ASSERT_OK(entrain_edit_begin_forward(made.edit, 1, 1, &syncing, nullptr));
     made.params.assign(made.params.size(), static_cast<float>(2 + self.rank));
     ASSERT_OK(entrain_edit_end_step(made.edit));
     if (self.rank == 0) {
       step.interpreter.lock();
     }
-    ASSERT_OK(entrain_edit_begin_forward(made.edit, 1, 1, &syncing));
+    ASSERT_OK(entrain_edit_begin_forward(made.edit, 1, 1, &syncing, nullptr));
     entrain_work_t* work = nullptr;
     ASSERT_OK(entrain_edit_layer_work(made.edit, 1, &work));
     entrain_work_free(work);
@@ -1153,7 +1154,8 @@ TEST(OuterStep, ThatDoesNotReturnIsNamedByThePeersThatWait) {
           code = entrain_edit_wait_layer(made.edit, layer);
         }
         code = code == ENTRAIN_OK ? entrain_edit_end_step(made.edit) : code;
-        code = code == ENTRAIN_OK ? entrain_edit_begin_forward(made.edit, 1, 1, &syncing) : code;
+        code = code == ENTRAIN_OK ? entrain_edit_begin_forward(made.edit, 1, 1, &syncing, nullptr)
+                                  : code;
       }
       EXPECT_EQ(code, ENTRAIN_TIMED_OUT);
       EXPECT_THAT(LastError(), HasSubstr(in_step));

@@ -59,7 +59,7 @@ class Trainer {
   }
   void Forward() {
     int32_t syncing = 0;
-    EXPECT_OK(entrain_edit_begin_forward(edit_, 1, 1, &syncing));
+    EXPECT_OK(entrain_edit_begin_forward(edit_, 1, 1, &syncing, nullptr));
     EXPECT_OK(entrain_edit_wait_layer(edit_, 0));
     EXPECT_OK(entrain_edit_wait_layer(edit_, 1));
   }
@@ -118,11 +118,11 @@ TEST_F(Checkpoint, ARunGoesOnFromIt) {
     for (int step = 0; step < 5; ++step) {
       straight.Forward();
       if (step == 2) {
-        ASSERT_OK(entrain_edit_save(straight.edit(), &config));
+        ASSERT_OK(entrain_edit_save(straight.edit(), &config, nullptr, nullptr));
       }
       straight.Step();
     }
-    ASSERT_OK(entrain_edit_load(resumed.edit(), &config));
+    ASSERT_OK(entrain_edit_load(resumed.edit(), &config, nullptr, nullptr));
     EXPECT_EQ(resumed.steps(), 2);
     EXPECT_EQ(resumed.seen(), 2);
     for (int step = 2; step < 5; ++step) {
@@ -136,10 +136,11 @@ TEST_F(Checkpoint, ARunGoesOnFromIt) {
   RunWorld(1, [&](const Rank& self) {
     Trainer alone(self.comm, 1);
     entrain_checkpoint_config_t config = Config(ENTRAIN_CHECKPOINT_EXACT);
-    EXPECT_FAILS(entrain_edit_load(alone.edit(), &config), ENTRAIN_FAILED_PRECONDITION,
+    EXPECT_FAILS(entrain_edit_load(alone.edit(), &config, nullptr, nullptr),
+                 ENTRAIN_FAILED_PRECONDITION,
                  "load: rank 0: " + directory_ + "/api.ckpt: was saved on a mesh of");
     config.kind = ENTRAIN_CHECKPOINT_PORTABLE;
-    ASSERT_OK(entrain_edit_load(alone.edit(), &config));
+    ASSERT_OK(entrain_edit_load(alone.edit(), &config, nullptr, nullptr));
     EXPECT_EQ(alone.steps(), 2);
     EXPECT_EQ(alone.seen(), 2);
     EXPECT_EQ(alone.inner()[0], 0);
@@ -152,7 +153,8 @@ TEST_F(Checkpoint, ReduceGoesOverAllRanksWhenOneMayBeSaved) {
     Trainer trainer(self.comm, 2);
     entrain_edit_t* const edit = trainer.edit();
     const auto reduce = [&](const double* in, double* out, size_t count, entrain_op_t op) {
-      return entrain_edit_reduce(edit, in, out, count, ENTRAIN_F64, op, 0, nullptr, nullptr);
+      return entrain_edit_reduce(edit, in, out, count, ENTRAIN_F64, op, 0, nullptr, nullptr,
+                                 nullptr);
     };
     const double in[] = {1.0 + self.rank, 0.1 * self.rank};
     double out[] = {-1, -1};
@@ -160,16 +162,17 @@ TEST_F(Checkpoint, ReduceGoesOverAllRanksWhenOneMayBeSaved) {
                  "reduce: rank 0: step 0 has had no exchange");
     trainer.Forward();
     int32_t rank = -1, ranks = -1;
-    ASSERT_OK(entrain_edit_reduce(edit, in, out, 2, ENTRAIN_F64, ENTRAIN_SUM, 0, &rank, &ranks));
+    ASSERT_OK(
+        entrain_edit_reduce(edit, in, out, 2, ENTRAIN_F64, ENTRAIN_SUM, 0, &rank, &ranks, nullptr));
     EXPECT_EQ(out[0], 10);
     EXPECT_DOUBLE_EQ(out[1], 0.6);
     EXPECT_EQ(ranks, 4);
     EXPECT_EQ(rank, self.rank);
     ASSERT_OK(entrain_edit_reduce(edit, nullptr, nullptr, 0, ENTRAIN_F64, ENTRAIN_SUM, 0, nullptr,
-                                  &ranks));
+                                  &ranks, nullptr));
     entrain_work_t* work = nullptr;
-    ASSERT_OK(entrain_edit_reduce_start(edit, out, out, 1, ENTRAIN_F64, ENTRAIN_MAX, 0, &rank,
-                                        &ranks, &work));
+    ASSERT_OK(
+        entrain_edit_reduce(edit, out, out, 1, ENTRAIN_F64, ENTRAIN_MAX, 0, &rank, &ranks, &work));
     ASSERT_OK(entrain_work_wait(work, -1));
     entrain_work_free(work);
     EXPECT_EQ(out[0], 10);
@@ -185,9 +188,9 @@ TEST_F(Checkpoint, ReduceGoesOverAllRanksWhenOneMayBeSaved) {
     if (self.rank == 0) {  // refused before any rank is asked
       EXPECT_FAILS(reduce(nullptr, out, 1, ENTRAIN_SUM), kInvalid, "in is NULL");
       EXPECT_FAILS(reduce(in, out, 1, ENTRAIN_REDUCTION), kInvalid, "is not a built-in operator");
-      EXPECT_FAILS(
-          entrain_edit_reduce(edit, in, out, 1, ENTRAIN_F64, ENTRAIN_SUM, -1, nullptr, nullptr),
-          kInvalid, "timeout_ns");
+      EXPECT_FAILS(entrain_edit_reduce(edit, in, out, 1, ENTRAIN_F64, ENTRAIN_SUM, -1, nullptr,
+                                       nullptr, nullptr),
+                   kInvalid, "timeout_ns");
     }
     ASSERT_OK(entrain_barrier(self.comm, nullptr, nullptr));
   });
@@ -198,41 +201,42 @@ TEST_F(Checkpoint, ArgumentsAreChecked) {
     Trainer trainer(self.comm, 1);
     entrain_edit_t* const edit = trainer.edit();
     entrain_checkpoint_config_t config = Config(ENTRAIN_CHECKPOINT_PORTABLE);
-    EXPECT_FAILS(entrain_edit_save(nullptr, &config), kInvalid, "edit is NULL");
-    EXPECT_FAILS(entrain_edit_load(nullptr, &config), kInvalid, "edit is NULL");
-    EXPECT_FAILS(entrain_edit_save(edit, &config), ENTRAIN_FAILED_PRECONDITION,
+    EXPECT_FAILS(entrain_edit_save(nullptr, &config, nullptr, nullptr), kInvalid, "edit is NULL");
+    EXPECT_FAILS(entrain_edit_load(nullptr, &config, nullptr, nullptr), kInvalid, "edit is NULL");
+    EXPECT_FAILS(entrain_edit_save(edit, &config, nullptr, nullptr), ENTRAIN_FAILED_PRECONDITION,
                  "step 0 has had no exchange");
-    EXPECT_FAILS(entrain_edit_load(edit, &config), ENTRAIN_FAILED_PRECONDITION,
+    EXPECT_FAILS(entrain_edit_load(edit, &config, nullptr, nullptr), ENTRAIN_FAILED_PRECONDITION,
                  "api.ckpt: cannot open it: No such file");
-    EXPECT_FAILS(entrain_edit_load(edit, nullptr), ENTRAIN_FAILED_PRECONDITION,
+    EXPECT_FAILS(entrain_edit_load(edit, nullptr, nullptr, nullptr), ENTRAIN_FAILED_PRECONDITION,
                  "local_sgd_ckpt/local_sgd_ckpt.ckpt: cannot open it");
     trainer.Forward();
     const auto refused = [&](int32_t* field, const char* says) {
       const int32_t before = *field;
       *field = 7;
-      EXPECT_FAILS(entrain_edit_save(edit, &config), kInvalid, says);
-      EXPECT_FAILS(entrain_edit_load(edit, &config), kInvalid, says);
+      EXPECT_FAILS(entrain_edit_save(edit, &config, nullptr, nullptr), kInvalid, says);
+      EXPECT_FAILS(entrain_edit_load(edit, &config, nullptr, nullptr), kInvalid, says);
       *field = before;
     };
     refused(&config.kind, "kind 7 is not an ENTRAIN_CHECKPOINT_* value");
     refused(&config.full_state_dict, "full_state_dict 7");
     refused(&config.rank0_only, "rank0_only 7");
-    refused(&config.cpu_offload, "cpu_offload 7");
     config.timeout_ns = -1;
-    EXPECT_FAILS(entrain_edit_save(edit, &config), kInvalid, "timeout_ns");
+    EXPECT_FAILS(entrain_edit_save(edit, &config, nullptr, nullptr), kInvalid, "timeout_ns");
     config.timeout_ns = 0;
     config.ckpt_name = "a/b";
-    EXPECT_FAILS(entrain_edit_save(edit, &config), kInvalid, "ckpt_name: \"a/b\"");
+    EXPECT_FAILS(entrain_edit_save(edit, &config, nullptr, nullptr), kInvalid,
+                 "ckpt_name: \"a/b\"");
     config.ckpt_name = "api";
     config.save_dir = "";
-    EXPECT_FAILS(entrain_edit_save(edit, &config), kInvalid, "save_dir: is empty");
+    EXPECT_FAILS(entrain_edit_save(edit, &config, nullptr, nullptr), kInvalid,
+                 "save_dir: is empty");
     const std::string deep = directory_ + "/not/there";
     config.save_dir = deep.c_str();
-    EXPECT_FAILS(entrain_edit_save(edit, &config), ENTRAIN_FAILED_PRECONDITION,
+    EXPECT_FAILS(entrain_edit_save(edit, &config, nullptr, nullptr), ENTRAIN_FAILED_PRECONDITION,
                  deep + ": cannot create the directory");
     const std::string made = directory_ + "/made";
     config.save_dir = made.c_str();
-    EXPECT_OK(entrain_edit_save(edit, &config));
+    EXPECT_OK(entrain_edit_save(edit, &config, nullptr, nullptr));
 
     int64_t value = 0;
     EXPECT_FAILS(entrain_edit_add_state(edit, nullptr, &value, 1, ENTRAIN_I64, 0), kInvalid,
@@ -298,16 +302,18 @@ TEST(State, OfEditGoesOnBitEqual) {
     for (int step = 0; step < 5; ++step) {
       straight.Forward();
       if (step == 2) {
-        ASSERT_OK(entrain_edit_open_state(straight.edit(), ENTRAIN_CHECKPOINT_EXACT, &state));
+        ASSERT_OK(
+            entrain_edit_open_state(straight.edit(), ENTRAIN_CHECKPOINT_EXACT, &state, nullptr));
         entries = Get(state);
         entrain_state_destroy(state);
       }
       straight.Step();
     }
-    ASSERT_OK(entrain_edit_open_state(resumed.edit(), ENTRAIN_CHECKPOINT_EXACT, &state));
+    ASSERT_OK(entrain_edit_open_state(resumed.edit(), ENTRAIN_CHECKPOINT_EXACT, &state, nullptr));
     Set(state, entries);
-    ASSERT_OK(entrain_state_commit(state, 0));
-    EXPECT_FAILS(entrain_state_commit(state, 0), ENTRAIN_FAILED_PRECONDITION, "committed already");
+    ASSERT_OK(entrain_state_commit(state, 0, nullptr));
+    EXPECT_FAILS(entrain_state_commit(state, 0, nullptr), ENTRAIN_FAILED_PRECONDITION,
+                 "committed already");
     entrain_state_destroy(state);
     EXPECT_EQ(resumed.steps(), 2);
     EXPECT_EQ(resumed.seen(), 2);
@@ -327,7 +333,7 @@ TEST(State, SaysWhoseItIsAndWhereItLies) {
     for (const int32_t kind : {ENTRAIN_CHECKPOINT_PORTABLE, ENTRAIN_CHECKPOINT_EXACT}) {
       const bool exact = kind == ENTRAIN_CHECKPOINT_EXACT;
       entrain_state_t* state = nullptr;
-      ASSERT_OK(entrain_edit_open_state(trainer.edit(), kind, &state));
+      ASSERT_OK(entrain_edit_open_state(trainer.edit(), kind, &state, nullptr));
       const auto info = [&](const char* name, int32_t layer) {
         size_t index = 0;
         EXPECT_OK(entrain_state_find(state, name, layer, &index));
@@ -382,11 +388,13 @@ TEST(State, BadInputIsNamed) {
     {
       Trainer trainer(self.comm, 1);
       const entrain_status_t early = ENTRAIN_FAILED_PRECONDITION;
-      EXPECT_FAILS(entrain_edit_open_state(nullptr, 0, &state), kInvalid, "edit is NULL");
-      EXPECT_FAILS(entrain_edit_open_state(trainer.edit(), 7, &state), kInvalid,
+      EXPECT_FAILS(entrain_edit_open_state(nullptr, 0, &state, nullptr), kInvalid, "edit is NULL");
+      EXPECT_FAILS(entrain_edit_open_state(trainer.edit(), 7, &state, nullptr), kInvalid,
                    "kind 7 is not an ENTRAIN_CHECKPOINT_* value");
-      EXPECT_FAILS(entrain_edit_open_state(trainer.edit(), 0, nullptr), kInvalid, "state is NULL");
-      ASSERT_OK(entrain_edit_open_state(trainer.edit(), 0, &state));  // opens it for setting
+      EXPECT_FAILS(entrain_edit_open_state(trainer.edit(), 0, nullptr, nullptr), kInvalid,
+                   "state is NULL");
+      ASSERT_OK(
+          entrain_edit_open_state(trainer.edit(), 0, &state, nullptr));  // opens it for setting
       size_t index = 0, count = 0;
       EXPECT_FAILS(entrain_state_find(state, nullptr, 0, &index), kInvalid, "name is NULL");
       EXPECT_FAILS(entrain_state_find(state, "steps", 0, &index), kInvalid,
@@ -407,12 +415,12 @@ TEST(State, BadInputIsNamed) {
       EXPECT_FAILS(entrain_state_count(nullptr, &count), kInvalid, "state is NULL");
       EXPECT_FAILS(entrain_state_count(state, nullptr), kInvalid, "count is NULL");
       EXPECT_FAILS(entrain_state_info(state, 0, nullptr), kInvalid, "entrain_state_info_t is NULL");
-      EXPECT_FAILS(entrain_state_commit(state, -1), kInvalid, "timeout_ns");
-      EXPECT_FAILS(entrain_state_commit(state, 0), early, "have not been set");
+      EXPECT_FAILS(entrain_state_commit(state, -1, nullptr), kInvalid, "timeout_ns");
+      EXPECT_FAILS(entrain_state_commit(state, 0, nullptr), early, "have not been set");
       int64_t more = 0;
       EXPECT_OK(
           entrain_edit_add_state(trainer.edit(), "more", &more, 1, ENTRAIN_I64, ENTRAIN_STATE_ALL));
-      EXPECT_FAILS(entrain_state_commit(state, 0), early, "other arrays than when");
+      EXPECT_FAILS(entrain_state_commit(state, 0, nullptr), early, "other arrays than when");
       EXPECT_EQ(trainer.steps(), 0);
       trainer.Forward();  // the run was not changed
     }
@@ -451,7 +459,7 @@ TEST_F(Checkpoint, FunctionsMayNotUseTheEngine) {
       return 0;
     };
     functions.finish = [](void*) -> int32_t { return 9; };
-    EXPECT_FAILS(entrain_edit_save_to(trainer.edit(), nullptr, &functions),
+    EXPECT_FAILS(entrain_edit_save(trainer.edit(), nullptr, &functions, nullptr),
                  ENTRAIN_FAILED_PRECONDITION,
                  "save: rank 0: the checkpoint of the caller's functions: finish returned 9");
     EXPECT_EQ(calling.text.find("called from the write_at of a checkpoint") != std::string::npos,
@@ -460,13 +468,14 @@ TEST_F(Checkpoint, FunctionsMayNotUseTheEngine) {
     entrain_checkpoint_config_t config;
     entrain_checkpoint_config_init(&config);
     config.save_dir = directory_.c_str();
-    EXPECT_FAILS(entrain_edit_save_to(trainer.edit(), &config, &functions), kInvalid,
+    EXPECT_FAILS(entrain_edit_save(trainer.edit(), &config, &functions, nullptr), kInvalid,
                  "save_dir: \"" + directory_ + "\" has no effect with functions");
     config.save_dir = nullptr;
     config.ckpt_name = "x";
-    EXPECT_FAILS(entrain_edit_load_from(trainer.edit(), &config, &functions), kInvalid,
+    EXPECT_FAILS(entrain_edit_load(trainer.edit(), &config, &functions, nullptr), kInvalid,
                  "ckpt_name: \"x\" has no effect with functions");
-    EXPECT_FAILS(entrain_edit_save_to(nullptr, nullptr, &functions), kInvalid, "edit is NULL");
+    EXPECT_FAILS(entrain_edit_save(nullptr, nullptr, &functions, nullptr), kInvalid,
+                 "edit is NULL");
     trainer.Step();  // the run continues
     trainer.Forward();
   });
@@ -491,8 +500,6 @@ class Channel {
     config.count = kCount;
     config.method = method;
     config.optim = optim;
-    config.scripted_counts = kScript.data();
-    config.scripted_rounds = kScript.size();
     EXPECT_OK(entrain_acco_create(comm, &config, &acco));
     entrain_optim_destroy(optim);
   }
@@ -523,7 +530,8 @@ TEST(State, OfAccoGoesOnBitEqual) {
         entrain_state_t* state = nullptr;
         for (size_t round = 0; round < kScript.size(); ++round) {
           if (round == saved) {
-            ASSERT_OK(entrain_acco_open_state(straight.acco, ENTRAIN_CHECKPOINT_EXACT, &state));
+            ASSERT_OK(
+                entrain_acco_open_state(straight.acco, ENTRAIN_CHECKPOINT_EXACT, &state, nullptr));
             entries = Get(state);
           }
           straight.Round(round, self.rank);
@@ -536,11 +544,11 @@ TEST(State, OfAccoGoesOnBitEqual) {
             entrain_state_destroy(state);
           }
         }
-        ASSERT_OK(entrain_acco_open_state(resumed.acco, ENTRAIN_CHECKPOINT_EXACT, &state));
-        EXPECT_FAILS(entrain_state_commit(state, 0), ENTRAIN_FAILED_PRECONDITION,
+        ASSERT_OK(entrain_acco_open_state(resumed.acco, ENTRAIN_CHECKPOINT_EXACT, &state, nullptr));
+        EXPECT_FAILS(entrain_state_commit(state, 0, nullptr), ENTRAIN_FAILED_PRECONDITION,
                      "have not been set: \"steps\"");
         Set(state, entries);
-        ASSERT_OK(entrain_state_commit(state, 0));
+        ASSERT_OK(entrain_state_commit(state, 0, nullptr));
         entrain_state_destroy(state);
         for (size_t round = saved; round < kScript.size(); ++round) {
           resumed.Round(round, self.rank);
@@ -567,7 +575,8 @@ TEST(State, OfAccoIsPortable) {
         channel.Round(1, self.rank);
       }
       entrain_state_t* state = nullptr;
-      ASSERT_OK(entrain_acco_open_state(channel.acco, ENTRAIN_CHECKPOINT_PORTABLE, &state));
+      ASSERT_OK(
+          entrain_acco_open_state(channel.acco, ENTRAIN_CHECKPOINT_PORTABLE, &state, nullptr));
       const std::vector<entrain_state_info_t> infos = InfosOf(state);
       for (size_t i = 0; i < infos.size(); ++i) {
         const entrain_state_info_t& info = infos[i];
@@ -587,7 +596,7 @@ TEST(State, OfAccoIsPortable) {
         const std::lock_guard<std::mutex> lock(mutex);
         saved = channel.params;
       } else {
-        ASSERT_OK(entrain_state_commit(state, 0));
+        ASSERT_OK(entrain_state_commit(state, 0, nullptr));
         EXPECT_EQ(channel.params, saved);
         entrain_acco_info_t info;
         entrain_acco_info_init(&info);
@@ -627,13 +636,14 @@ TEST(State, OfAccoThroughFunctions) {
     };
     for (size_t round = 0; round < kScript.size(); ++round) {
       if (round == 3) {
-        ASSERT_OK(
-            entrain_acco_save_to(straight.acco, &config, self.rank == 0 ? &functions : nullptr));
+        ASSERT_OK(entrain_acco_save(straight.acco, &config, self.rank == 0 ? &functions : nullptr,
+                                    nullptr));
       }
       straight.Round(round, self.rank);
     }
     functions.bytes = static_cast<int64_t>(bytes.size());
-    ASSERT_OK(entrain_acco_load_from(resumed.acco, &config, self.rank == 0 ? &functions : nullptr));
+    ASSERT_OK(
+        entrain_acco_load(resumed.acco, &config, self.rank == 0 ? &functions : nullptr, nullptr));
     for (size_t round = 3; round < kScript.size(); ++round) {
       resumed.Round(round, self.rank);
     }

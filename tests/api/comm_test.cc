@@ -153,7 +153,7 @@ TEST(Comm, SplitGroupsByColorAndOrdersByKey) {
   RunWorld(5, [](const Rank& self) {
     entrain_comm_t* part = nullptr;
     const int color = self.rank % 2;
-    ASSERT_OK(entrain_comm_split(self.comm, color, -self.rank, &part));
+    ASSERT_OK(entrain_comm_split(self.comm, color, -self.rank, &part, nullptr));
     int32_t rank = -1, size = -1;
     EXPECT_OK(entrain_comm_rank(part, &rank));
     EXPECT_OK(entrain_comm_size(part, &size));
@@ -169,17 +169,18 @@ TEST(Comm, SplitGroupsByColorAndOrdersByKey) {
 TEST(Comm, ColorMinusOneIsInNoPart) {
   RunWorld(3, [](const Rank& self) {
     entrain_comm_t* part = reinterpret_cast<entrain_comm_t*>(1);
-    ASSERT_OK(entrain_comm_split(self.comm, self.rank == 1 ? -1 : 0, 0, &part));
+    ASSERT_OK(entrain_comm_split(self.comm, self.rank == 1 ? -1 : 0, 0, &part, nullptr));
     EXPECT_EQ(part == nullptr, self.rank == 1);
     entrain_comm_destroy(part);
-    EXPECT_FAILS(entrain_comm_split(self.comm, -2, 0, &part), ENTRAIN_INVALID_ARGUMENT, "color -2");
+    EXPECT_FAILS(entrain_comm_split(self.comm, -2, 0, &part, nullptr), ENTRAIN_INVALID_ARGUMENT,
+                 "color -2");
   });
 }
 
 TEST(Comm, AFailedPartLeavesItsParentAlone) {
   RunWorld(3, [](const Rank& self) {
     entrain_comm_t* part = nullptr;
-    ASSERT_OK(entrain_comm_split(self.comm, 0, self.rank, &part));
+    ASSERT_OK(entrain_comm_split(self.comm, 0, self.rank, &part, nullptr));
     if (self.rank == 0) {
       EXPECT_OK(entrain_comm_abort(part, "enough of this part"));
     }
@@ -193,8 +194,8 @@ TEST(Comm, APartOutlivesItsParent) {
   const std::string url = NewStoreUrl();
   RunWorld(2, [](const Rank& self) {
     entrain_comm_t *part = nullptr, *grandchild = nullptr;
-    ASSERT_OK(entrain_comm_split(self.comm, 0, self.rank, &part));
-    ASSERT_OK(entrain_comm_split(part, 0, self.rank, &grandchild));
+    ASSERT_OK(entrain_comm_split(self.comm, 0, self.rank, &part, nullptr));
+    ASSERT_OK(entrain_comm_split(part, 0, self.rank, &grandchild, nullptr));
     entrain_comm_destroy(part);
     float data = 1;
     EXPECT_OK(entrain_all_reduce(grandchild, &data, &data, 1, ENTRAIN_F32, ENTRAIN_SUM, nullptr,
@@ -412,7 +413,7 @@ TEST(Comm, DestroyAbortsWhatIsUnfinished) {
   std::barrier both_receive(2);
   RunWorld(2, [&](const Rank& self) {
     entrain_comm_t* part = nullptr;
-    ASSERT_OK(entrain_comm_split(self.comm, 0, self.rank, &part));
+    ASSERT_OK(entrain_comm_split(self.comm, 0, self.rank, &part, nullptr));
     float data = 0;
     entrain_work_t* work = nullptr;
     ASSERT_OK(entrain_recv(part, &data, 1, ENTRAIN_F32, 1 - self.rank, nullptr, &work));
@@ -434,9 +435,7 @@ TEST(Comm, DestroyAbortsWhatIsUnfinished) {
 
 TEST(Comm, MembersAgreeAndShrink) {
   RunWorld(3, [](const Rank& self) {
-    uint64_t generation = 99;
-    EXPECT_OK(entrain_comm_generation(self.comm, &generation));
-    EXPECT_EQ(generation, 0u);
+    EXPECT_EQ(GenerationOf(self.comm), 0u);
     uint32_t flag = 7u & ~(1u << self.rank);
     EXPECT_OK(entrain_comm_agree(self.comm, &flag));
     EXPECT_EQ(flag, 0u);
@@ -458,8 +457,7 @@ TEST(Comm, MembersAgreeAndShrink) {
       return;
     }
     ASSERT_OK(entrain_comm_shrink(self.comm, &config, &next));
-    EXPECT_OK(entrain_comm_generation(next, &generation));
-    EXPECT_EQ(generation, 1u);
+    EXPECT_EQ(GenerationOf(next), 1u);
     int32_t count = 0;
     EXPECT_OK(entrain_comm_members(next, nullptr, &count));
     EXPECT_EQ(count, 2);

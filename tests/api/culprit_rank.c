@@ -76,8 +76,8 @@ static void meet(void) {
   parts[0] = world;
   if (flags.shard_size > 1) {
     const int32_t side = (int32_t)flags.shard_size;
-    need(entrain_comm_split(world, rank / side, rank, &parts[0]));
-    need(entrain_comm_split(world, rank % side, rank, &parts[1]));
+    need(entrain_comm_split(world, rank / side, rank, &parts[0], NULL));
+    need(entrain_comm_split(world, rank % side, rank, &parts[1], NULL));
   }
 }
 

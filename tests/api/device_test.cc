@@ -133,15 +133,16 @@ TEST(OnDevice, WsamStepsToTheSameBits) {
     TestStream stream(TestDevice());
     entrain_optim_t* const base_here = OptimOf(Rules()[1], nullptr);
     entrain_optim_t* const base_there = OptimOf(Rules()[1], stream.get());
-    entrain_wsam_config_t config;
-    entrain_wsam_config_init(&config);
+    entrain_optim_config_t config;
+    entrain_optim_config_init(&config);
+    config.kind = ENTRAIN_OPTIM_WSAM;
     config.decouple = decouple;
     config.max_norm = 1;
-    entrain_wsam_t *here = nullptr, *there = nullptr;
+    entrain_optim_t *here = nullptr, *there = nullptr;
     config.base = base_here;
-    ASSERT_OK(entrain_wsam_create(&config, &here));
+    ASSERT_OK(entrain_optim_create(&config, &here));
     config.base = base_there;
-    ASSERT_OK(entrain_wsam_create(&config, &there));
+    ASSERT_OK(entrain_optim_create(&config, &there));
 
     Twin params(Wave(0), stream.get()), saved(Wave(1), stream.get()), g(Wave(2), stream.get()),
         g2(Wave(3), stream.get());
@@ -173,8 +174,8 @@ TEST(OnDevice, WsamStepsToTheSameBits) {
     params.ExpectEqual("w");
     m.ExpectEqual("m");
     v.ExpectEqual("v");
-    entrain_wsam_destroy(here);
-    entrain_wsam_destroy(there);
+    entrain_optim_destroy(here);
+    entrain_optim_destroy(there);
     entrain_optim_destroy(base_here);
     entrain_optim_destroy(base_there);
   }
@@ -211,30 +212,31 @@ TEST(OnDevice, OptimizersGoFromStreamToStreamAndWaitAsLongAsTheyAreTold) {
   rule.timeout_ns = 50'000'000;
   HeldStream held;
   entrain_optim_t* const base = OptimOf(rule, held.get());
-  entrain_wsam_config_t config;
-  entrain_wsam_config_init(&config);
+  entrain_optim_config_t config;
+  entrain_optim_config_init(&config);
+  config.kind = ENTRAIN_OPTIM_WSAM;
   config.base = base;
-  entrain_wsam_t *wsam = nullptr, *later = nullptr;
-  ASSERT_OK(entrain_wsam_create(&config, &wsam));
+  entrain_optim_t *wsam = nullptr, *later = nullptr;
+  ASSERT_OK(entrain_optim_create(&config, &wsam));
   double sum = -1;
   EXPECT_FAILS(
       entrain_wsam_ascent_sum(wsam, params.device(), grads.device(), kCount, ENTRAIN_F32, &sum),
       ENTRAIN_TIMED_OUT, "");
-  ASSERT_OK(entrain_wsam_set_stream(wsam, stream.get()));
+  ASSERT_OK(entrain_optim_set_stream(wsam, stream.get()));
   EXPECT_OK(
       entrain_wsam_ascent_sum(wsam, params.device(), grads.device(), kCount, ENTRAIN_F32, &sum));
   EXPECT_GT(sum, 0);
   ASSERT_OK(entrain_optim_set_stream(base, stream.get()));
-  ASSERT_OK(entrain_wsam_create(&config, &later));
+  ASSERT_OK(entrain_optim_create(&config, &later));
   EXPECT_OK(
       entrain_wsam_ascent_sum(later, params.device(), grads.device(), kCount, ENTRAIN_F32, &sum));
   entrain_optim_t* const here = OptimOf(rule, nullptr);
   EXPECT_FAILS(entrain_optim_set_stream(here, stream.get()), ENTRAIN_FAILED_PRECONDITION,
                "made for host memory");
-  EXPECT_FAILS(entrain_wsam_set_stream(nullptr, stream.get()), ENTRAIN_INVALID_ARGUMENT, "wsam");
+  EXPECT_FAILS(entrain_optim_set_stream(nullptr, stream.get()), ENTRAIN_INVALID_ARGUMENT, "wsam");
   entrain_optim_destroy(here);
-  entrain_wsam_destroy(wsam);
-  entrain_wsam_destroy(later);
+  entrain_optim_destroy(wsam);
+  entrain_optim_destroy(later);
   entrain_optim_destroy(base);
 }
 
@@ -514,7 +516,7 @@ class EditLoop {
       if (forwards_on_ != nullptr) {
         ASSERT_OK(entrain_shard_set_stream(shard_, forwards_on_->get()));
       }
-      ASSERT_OK(entrain_edit_begin_forward(edit_, 1, 1, &syncing));
+      ASSERT_OK(entrain_edit_begin_forward(edit_, 1, 1, &syncing, nullptr));
       EXPECT_EQ(syncing != 0, step > 1 && step % 2 == 1);
       for (int32_t layer = 0; layer < 2; ++layer) {
         void* whole = nullptr;
@@ -531,7 +533,7 @@ class EditLoop {
                                    ENTRAIN_F32, step, 0.01));
       ASSERT_OK(entrain_edit_end_step(edit_));
     }
-    ASSERT_OK(entrain_edit_leave(edit_));
+    ASSERT_OK(entrain_edit_leave(edit_, nullptr));
   }
   std::vector<float> Params() {
     if (on_device_) {

@@ -314,7 +314,7 @@ TEST_P(Exchange, NotifiesAndSignalsADescriptor) {
 TEST_P(Exchange, DuplicatesAreIndependent) {
   RunWorld(GetParam(), [](const Rank& self) {
     entrain_comm_t* copy = nullptr;
-    ASSERT_OK(entrain_comm_duplicate(self.comm, &copy));
+    ASSERT_OK(entrain_comm_duplicate(self.comm, &copy, nullptr));
     // The calls are started in opposite orders, and neither waits for the other.
     int64_t first = 1, second = 2;
     entrain_work_t* works[2] = {};

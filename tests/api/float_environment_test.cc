@@ -187,9 +187,6 @@ std::vector<float> ByChannel(const Rank& self, int32_t method) {
   config.count = params.size();
   config.optim = optim;
   config.lr = 1e-37;
-  const std::vector<int32_t> script(kRounds, 1);
-  config.scripted_counts = script.data();
-  config.scripted_rounds = script.size();
   entrain_acco_t* acco = nullptr;
   EXPECT_OK(entrain_acco_create(self.comm, &config, &acco));
   for (int round = 0; round < kRounds; ++round) {
@@ -240,7 +237,7 @@ std::vector<float> ByEdit(const Rank& self) {
   EXPECT_OK(entrain_edit_create(mesh, &config, &edit));
   for (int step = 0; step < 6; ++step) {
     int32_t syncing = 0;
-    EXPECT_OK(entrain_edit_begin_forward(edit, 1, 1, &syncing));
+    EXPECT_OK(entrain_edit_begin_forward(edit, 1, 1, &syncing, nullptr));
     for (const int32_t layer : {0, 1}) {
       EXPECT_OK(entrain_edit_wait_layer(edit, layer));
     }

@@ -39,9 +39,7 @@ void JoinAndUse(int32_t rank, int32_t size) {
   EXPECT_EQ(value, rank);
   EXPECT_OK(entrain_comm_size(comm, &value));
   EXPECT_EQ(value, size);
-  uint64_t generation = 0;
-  EXPECT_OK(entrain_comm_generation(comm, &generation));
-  EXPECT_EQ(generation, 1u);
+  EXPECT_EQ(GenerationOf(comm), 1u);
   EXPECT_OK(entrain_barrier(comm, nullptr, nullptr));
   entrain_comm_destroy(comm);
   entrain_runtime_destroy(runtime);
@@ -96,12 +94,9 @@ TEST_F(Growth, TakesTheStoreOfTheEnvironmentAndKeepsIt) {
     while (grown == nullptr) {  // opens the store in the first call only
       ASSERT_OK(entrain_comm_grow(member.comm, nullptr, &grown));
     }
-    uint64_t generation = 0;
-    EXPECT_OK(entrain_comm_generation(grown, &generation));
-    EXPECT_EQ(generation, 1u);
+    EXPECT_EQ(GenerationOf(grown), 1u);
     EXPECT_OK(entrain_barrier(grown, nullptr, nullptr));
-    EXPECT_OK(entrain_comm_generation(member.comm, &generation));
-    EXPECT_EQ(generation, 0u);
+    EXPECT_EQ(GenerationOf(member.comm), 0u);
     entrain_comm_destroy(grown);
   });
   newcomer.join();

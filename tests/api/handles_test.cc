@@ -74,10 +74,11 @@ TEST_F(Handles, OfAnotherKindAreRefusedByEveryFamily) {
   entrain_comm_config_init(&config);
   config.store = reinterpret_cast<entrain_store_t*>(comm_);
   entrain_comm_t* made = nullptr;
-  entrain_wsam_config_t wsam_config;
-  entrain_wsam_config_init(&wsam_config);
+  entrain_optim_config_t wsam_config;
+  entrain_optim_config_init(&wsam_config);
+  wsam_config.kind = ENTRAIN_OPTIM_WSAM;
   wsam_config.base = StoreAs<entrain_optim_t>();
-  entrain_wsam_t* wsam = nullptr;
+  entrain_optim_t* wsam = nullptr;
 
   EXPECT_FAILS(entrain_runtime_peer_id(StoreAs<entrain_runtime_t>(), &id), ENTRAIN_INVALID_ARGUMENT,
                "runtime is a store, not a runtime");
@@ -98,7 +99,7 @@ TEST_F(Handles, OfAnotherKindAreRefusedByEveryFamily) {
                "config.store is a communicator, not a store");
   EXPECT_FAILS(entrain_optim_state_arrays(StoreAs<entrain_optim_t>(), &number),
                ENTRAIN_INVALID_ARGUMENT, "optim is a store, not an optimizer");
-  EXPECT_FAILS(entrain_wsam_create(&wsam_config, &wsam), ENTRAIN_INVALID_ARGUMENT, "is a store");
+  EXPECT_FAILS(entrain_optim_create(&wsam_config, &wsam), ENTRAIN_INVALID_ARGUMENT, "is a store");
   EXPECT_FAILS(entrain_mesh_coordinate(StoreAs<entrain_mesh_t>(), 0, &number, &number),
                ENTRAIN_INVALID_ARGUMENT, "mesh is a store, not a mesh");
   EXPECT_FAILS(entrain_shard_slab_count(StoreAs<entrain_shard_t>(), &count),
@@ -137,7 +138,6 @@ TEST_F(Handles, DestroyLeavesWhatIsOfAnotherKindAlone) {
   entrain_reduction_destroy(StoreAs<entrain_reduction_t>());
   entrain_batch_destroy(StoreAs<entrain_batch_t>());
   entrain_optim_destroy(StoreAs<entrain_optim_t>());
-  entrain_wsam_destroy(StoreAs<entrain_wsam_t>());
   entrain_mesh_destroy(StoreAs<entrain_mesh_t>());
   entrain_shard_destroy(StoreAs<entrain_shard_t>());
   entrain_edit_destroy(StoreAs<entrain_edit_t>());

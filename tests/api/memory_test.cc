@@ -151,7 +151,7 @@ TEST_P(MemoryOfCalls, CollectivesGiveWhatTheyGiveOfOrdinaryMemory) {
 TEST_P(Memory, ServesEveryCommunicatorOfTheRuntime) {
   Run(2, [](const Rank& self) {
     entrain_comm_t* part = nullptr;
-    ASSERT_OK(entrain_comm_duplicate(self.comm, &part));
+    ASSERT_OK(entrain_comm_duplicate(self.comm, &part, nullptr));
     constexpr size_t kCount = 100'000;
     auto* const memory = static_cast<float*>(Allocate(part, kCount * sizeof(float)));
     for (entrain_comm_t* const comm : {self.comm, part}) {

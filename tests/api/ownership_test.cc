@@ -91,7 +91,7 @@ class Everything {
       case kOptim:
         return entrain_optim_destroy(optim_);
       case kWsam:
-        return entrain_wsam_destroy(wsam_);
+        return entrain_optim_destroy(wsam_);
       case kAcco:
         return entrain_acco_destroy(acco_);
       case kAccoState:
@@ -106,7 +106,7 @@ class Everything {
   // Starts an exchange, gathers that wait for it, a round, a reduction and a split.
   void Start() {
     int32_t syncing = 0;
-    ASSERT_OK(entrain_edit_begin_forward(edit_, 1, 1, &syncing));
+    ASSERT_OK(entrain_edit_begin_forward(edit_, 1, 1, &syncing, nullptr));
     EXPECT_EQ(syncing, 1);
     for (int32_t layer = 0; layer < kLayers; ++layer) {
       EXPECT_OK(entrain_edit_layer_work(edit_, layer, NewWork()));
@@ -118,7 +118,7 @@ class Everything {
     options.reduction = reduction_;
     EXPECT_OK(entrain_all_reduce(part_, sums_.data(), sums_.data(), sums_.size(), ENTRAIN_F32,
                                  ENTRAIN_REDUCTION, &options, NewWork()));
-    EXPECT_OK(entrain_comm_split_start(part_, 0, rank_, NewWork()));
+    EXPECT_OK(entrain_comm_split(part_, 0, rank_, nullptr, NewWork()));
   }
   // Uses all handles that are left. `works`: calls that were started on them, and may succeed.
   void Use() {
@@ -182,7 +182,7 @@ class Everything {
     config.world_size = size;
     config.timeout_ns = 20'000'000'000;
     EXPECT_OK(entrain_comm_create(&config, &comm_));
-    EXPECT_OK(entrain_comm_duplicate(comm_, &part_));
+    EXPECT_OK(entrain_comm_duplicate(comm_, &part_, nullptr));
   }
   void MakeEdit() {
     entrain_mesh_config_t mesh_config;
@@ -208,26 +208,27 @@ class Everything {
     config.outer_optimizer = ENTRAIN_OUTER_SGD;
     EXPECT_OK(entrain_edit_create(mesh_, &config, &edit_));
     int32_t syncing = 0;
-    EXPECT_OK(entrain_edit_begin_forward(edit_, 1, 1, &syncing));
+    EXPECT_OK(entrain_edit_begin_forward(edit_, 1, 1, &syncing, nullptr));
     EXPECT_OK(entrain_edit_end_step(edit_));
     params_.assign(count, static_cast<float>(2 + rank_));
-    EXPECT_OK(entrain_edit_open_state(edit_, ENTRAIN_CHECKPOINT_PORTABLE, &edit_state_));
+    EXPECT_OK(entrain_edit_open_state(edit_, ENTRAIN_CHECKPOINT_PORTABLE, &edit_state_, nullptr));
   }
   void MakeAcco() {
     entrain_optim_config_t optim_config;
     entrain_optim_config_init(&optim_config);
     EXPECT_OK(entrain_optim_create(&optim_config, &optim_));
-    entrain_wsam_config_t wsam_config;
-    entrain_wsam_config_init(&wsam_config);
+    entrain_optim_config_t wsam_config;
+    entrain_optim_config_init(&wsam_config);
+    wsam_config.kind = ENTRAIN_OPTIM_WSAM;
     wsam_config.base = optim_;
-    EXPECT_OK(entrain_wsam_create(&wsam_config, &wsam_));
+    EXPECT_OK(entrain_optim_create(&wsam_config, &wsam_));
     entrain_acco_config_t config;
     entrain_acco_config_init(&config);
     config.params = weights_.data();
     config.count = weights_.size();
     config.optim = optim_;
     EXPECT_OK(entrain_acco_create(comm_, &config, &acco_));
-    EXPECT_OK(entrain_acco_open_state(acco_, ENTRAIN_CHECKPOINT_PORTABLE, &acco_state_));
+    EXPECT_OK(entrain_acco_open_state(acco_, ENTRAIN_CHECKPOINT_PORTABLE, &acco_state_, nullptr));
   }
   void Round() {
     int32_t finished = 0;
@@ -255,7 +256,7 @@ class Everything {
   entrain_edit_t* edit_ = nullptr;
   entrain_state_t *edit_state_ = nullptr, *acco_state_ = nullptr;
   entrain_optim_t* optim_ = nullptr;
-  entrain_wsam_t* wsam_ = nullptr;
+  entrain_optim_t* wsam_ = nullptr;
   entrain_acco_t* acco_ = nullptr;
   entrain_reduction_t* reduction_ = nullptr;
   entrain_batch_t* batch_ = nullptr;

@@ -52,10 +52,12 @@ TEST_P(Started, SplitGivesTheSamePartsAsTheBlockingCall) {
         const int32_t color = self.rank == 3 ? -1 : 7;
         entrain_comm_t* part = nullptr;
         if (self.rank == 0) {  // both forms match each other
-          ASSERT_OK(entrain_comm_split(self.comm, color, -self.rank, &part));
+          ASSERT_OK(entrain_comm_split(self.comm, color, -self.rank, &part, nullptr));
         } else {
           entrain_work_t* work = nullptr;
-          ASSERT_OK(entrain_comm_split_start(self.comm, color, -self.rank, &work));
+          EXPECT_FAILS(entrain_comm_split(self.comm, color, -self.rank, &part, &work),
+                       ENTRAIN_INVALID_ARGUMENT, "part and work are both given");
+          ASSERT_OK(entrain_comm_split(self.comm, color, -self.rank, nullptr, &work));
           entrain_work_info_t info;
           entrain_work_info_init(&info);
           ASSERT_OK(entrain_work_info(work, &info));
@@ -85,7 +87,7 @@ TEST_P(Started, DuplicateIsWaitedForByDescriptorAndTaken) {
       3,
       [](const Rank& self) {
         entrain_work_t* work = nullptr;
-        ASSERT_OK(entrain_comm_duplicate_start(self.comm, &work));
+        ASSERT_OK(entrain_comm_duplicate(self.comm, nullptr, &work));
         pollfd readable{.fd = -1, .events = POLLIN, .revents = 0};
         ASSERT_OK(entrain_work_descriptor(work, &readable.fd));
         int32_t over = 0;
@@ -126,7 +128,7 @@ void SplitOver(entrain_status_t status, void* user) {
 void FirstOver(entrain_status_t status, void* user) {
   auto* const self = static_cast<InDone*>(user);
   EXPECT_EQ(status, ENTRAIN_OK);
-  ASSERT_OK(entrain_comm_split_start(self->comm, 0, 0, &self->split));
+  ASSERT_OK(entrain_comm_split(self->comm, 0, 0, nullptr, &self->split));
   EXPECT_OK(entrain_work_notify(self->split, SplitOver, self));
 }
 
@@ -153,7 +155,7 @@ TEST(StartedSplit, IsNotOverBeforeAllHaveComeAndAWaitChangesNothing) {
     if (self.rank == 1) {
       tried.wait();
     }
-    ASSERT_OK(entrain_comm_split_start(self.comm, 0, 0, &work));
+    ASSERT_OK(entrain_comm_split(self.comm, 0, 0, nullptr, &work));
     if (self.rank == 0) {
       EXPECT_EQ(entrain_work_wait(work, 1'000'000), ENTRAIN_IN_PROGRESS);
       EXPECT_EQ(entrain_comm_split_finish(work, &part), ENTRAIN_IN_PROGRESS);
@@ -177,7 +179,7 @@ TEST(StartedSplit, TimesOutNamingTheRankThatNeverComes) {
     }
     ASSERT_OK(entrain_comm_set_timeout(self.comm, 200'000'000));
     entrain_work_t* work = nullptr;
-    ASSERT_OK(entrain_comm_split_start(self.comm, 0, 0, &work));
+    ASSERT_OK(entrain_comm_split(self.comm, 0, 0, nullptr, &work));
     EXPECT_FAILS(entrain_work_wait(work, -1), ENTRAIN_TIMED_OUT, "rank 2");
     entrain_error_t error;
     entrain_error_init(&error);
@@ -198,7 +200,7 @@ TEST_P(Started, SplitThatIsFreedEndsItsPart) {
         2,
         [at_once](const Rank& self) {
           entrain_work_t* work = nullptr;
-          ASSERT_OK(entrain_comm_duplicate_start(self.comm, &work));
+          ASSERT_OK(entrain_comm_duplicate(self.comm, nullptr, &work));
           if (self.rank == 1 && at_once) {
             entrain_work_free(work);
           }
@@ -228,10 +230,10 @@ TEST(StartedSplit, EndsWithItsCommunicatorWhenFreedOrNot) {
   for (const bool freed : {true, false}) {
     RunWorld(2, [freed](const Rank& self) {
       entrain_comm_t* copy = nullptr;
-      ASSERT_OK(entrain_comm_duplicate(self.comm, &copy));
+      ASSERT_OK(entrain_comm_duplicate(self.comm, &copy, nullptr));
       entrain_work_t* work = nullptr;
       if (self.rank == 0) {
-        ASSERT_OK(entrain_comm_split_start(copy, 0, 0, &work));
+        ASSERT_OK(entrain_comm_split(copy, 0, 0, nullptr, &work));
         if (freed) {
           entrain_work_free(work);
         }
@@ -249,9 +251,9 @@ TEST(StartedSplit, EndsWithItsCommunicatorWhenFreedOrNot) {
 TEST(StartedSplit, PartIsTakenAfterTheParentAndNotAfterTheRuntime) {
   RunWorld(2, [](const Rank& self) {
     entrain_comm_t *parent = nullptr, *copy = nullptr;
-    ASSERT_OK(entrain_comm_duplicate(self.comm, &parent));
+    ASSERT_OK(entrain_comm_duplicate(self.comm, &parent, nullptr));
     entrain_work_t* work = nullptr;
-    ASSERT_OK(entrain_comm_duplicate_start(parent, &work));
+    ASSERT_OK(entrain_comm_duplicate(parent, nullptr, &work));
     EXPECT_OK(entrain_work_wait(work, -1));
     entrain_comm_destroy(parent);
     ASSERT_OK(entrain_comm_split_finish(work, &copy));
@@ -262,7 +264,7 @@ TEST(StartedSplit, PartIsTakenAfterTheParentAndNotAfterTheRuntime) {
   std::vector<entrain_work_t*> works(2);
   RunWorld(2, [&](const Rank& self) {
     entrain_work_t*& work = works[static_cast<size_t>(self.rank)];
-    ASSERT_OK(entrain_comm_duplicate_start(self.comm, &work));
+    ASSERT_OK(entrain_comm_duplicate(self.comm, nullptr, &work));
     EXPECT_OK(entrain_work_wait(work, -1));
   });
   for (entrain_work_t* work : works) {
@@ -275,11 +277,11 @@ TEST(StartedSplit, PartIsTakenAfterTheParentAndNotAfterTheRuntime) {
 TEST(StartedSplit, RefusesWhatIsNotOne) {
   RunWorld(1, [](const Rank& self) {
     entrain_work_t* work = nullptr;
-    EXPECT_FAILS(entrain_comm_split_start(self.comm, -2, 0, &work), ENTRAIN_INVALID_ARGUMENT,
+    EXPECT_FAILS(entrain_comm_split(self.comm, -2, 0, nullptr, &work), ENTRAIN_INVALID_ARGUMENT,
                  "color -2 is less than -1");
-    EXPECT_FAILS(entrain_comm_split_start(self.comm, 0, 0, nullptr), ENTRAIN_INVALID_ARGUMENT,
+    EXPECT_FAILS(entrain_comm_split(self.comm, 0, 0, nullptr, nullptr), ENTRAIN_INVALID_ARGUMENT,
                  "work is NULL");
-    EXPECT_FAILS(entrain_comm_duplicate_start(nullptr, &work), ENTRAIN_INVALID_ARGUMENT,
+    EXPECT_FAILS(entrain_comm_duplicate(nullptr, nullptr, &work), ENTRAIN_INVALID_ARGUMENT,
                  "comm is NULL");
     ASSERT_OK(entrain_barrier(self.comm, nullptr, &work));
     EXPECT_OK(entrain_work_wait(work, -1));
@@ -315,7 +317,7 @@ TEST(Destroy, UnderABlockingCallEndsItAndLeavesTheHandleAlone) {
       },
       [](entrain_comm_t* comm) {
         entrain_comm_t* part = nullptr;
-        return entrain_comm_split(comm, 0, 0, &part);
+        return entrain_comm_split(comm, 0, 0, &part, nullptr);
       },
   };
   RunWorld(2, [&](const Rank& self) {
@@ -328,7 +330,7 @@ TEST(Destroy, UnderABlockingCallEndsItAndLeavesTheHandleAlone) {
     }
     for (int round = 0; round < 30; ++round) {
       entrain_comm_t* copy = nullptr;
-      ASSERT_OK(entrain_comm_duplicate(self.comm, &copy));
+      ASSERT_OK(entrain_comm_duplicate(self.comm, &copy, nullptr));
       if (self.rank == 0) {
         const uint64_t before = CallsOf(copy);
         auto blocked = std::async(std::launch::async,

@@ -64,7 +64,7 @@ struct Model {
   void MakeEdit(float change) {
     ASSERT_OK(entrain_edit_create(mesh, &options, &edit));
     int32_t syncing = 0;
-    ASSERT_OK(entrain_edit_begin_forward(edit, 1, 1, &syncing));
+    ASSERT_OK(entrain_edit_begin_forward(edit, 1, 1, &syncing, nullptr));
     for (float& param : params) {
       param += change;
     }
@@ -102,7 +102,7 @@ TEST_P(StartedTraining, LayersOfAnExchangeAreWaitedForByWorks) {
           model.options.prefetch = prefetch;
           model.MakeEdit(static_cast<float>(2 * self.rank));
           int32_t syncing = 0;
-          ASSERT_OK(entrain_edit_begin_forward(model.edit, 1, 1, &syncing));
+          ASSERT_OK(entrain_edit_begin_forward(model.edit, 1, 1, &syncing, nullptr));
           ASSERT_EQ(syncing, 1);
           for (int32_t layer = 0; layer < kLayers; ++layer) {
             entrain_work_t* work = nullptr;
@@ -138,7 +138,7 @@ TEST(StartedTrainingCalls, AWaitForALayerThatGivesUpChangesNothing) {
     if (self.rank == 1) {
       tried.wait();
     }
-    ASSERT_OK(entrain_edit_begin_forward(model.edit, 1, 1, &syncing));
+    ASSERT_OK(entrain_edit_begin_forward(model.edit, 1, 1, &syncing, nullptr));
     if (self.rank == 0) {
       entrain_work_t* work = nullptr;
       ASSERT_OK(entrain_edit_layer_work(model.edit, 0, &work));
@@ -163,7 +163,7 @@ TEST(StartedTrainingCalls, ALayerWhoseExchangeFailsSaysWhoDidNotCome) {
       return;
     }
     int32_t syncing = 0;
-    ASSERT_OK(entrain_edit_begin_forward(model.edit, 1, 1, &syncing));
+    ASSERT_OK(entrain_edit_begin_forward(model.edit, 1, 1, &syncing, nullptr));
     entrain_work_t* work = nullptr;
     ASSERT_OK(entrain_edit_layer_work(model.edit, 2, &work));
     EXPECT_FAILS(entrain_work_wait(work, -1), ENTRAIN_TIMED_OUT, "rank 1");
@@ -183,7 +183,7 @@ TEST_P(StartedTraining, GathersAreWaitedForByWorksAlsoBehindAnExchange) {
         }
         model.MakeEdit(static_cast<float>(2 * (self.rank / 2)));
         int32_t syncing = 0;
-        ASSERT_OK(entrain_edit_begin_forward(model.edit, 1, 1, &syncing));
+        ASSERT_OK(entrain_edit_begin_forward(model.edit, 1, 1, &syncing, nullptr));
         std::vector<entrain_work_t*> works(kLayers);
         for (int32_t layer = 0; layer < kLayers; ++layer) {
           ASSERT_OK(
@@ -288,11 +288,11 @@ TEST_P(StartedTraining, BroadcastIsACallThatIsStarted) {
           param = static_cast<float>(5 + self.rank);
         }
         entrain_work_t* work = nullptr;
-        ASSERT_OK(entrain_shard_broadcast_start(model.shard, &work));
+        ASSERT_OK(entrain_shard_broadcast(model.shard, &work));
         EXPECT_OK(entrain_work_wait(work, -1));
         entrain_work_free(work);
         EXPECT_THAT(model.params, testing::Each(5.0f));
-        EXPECT_OK(entrain_shard_broadcast(model.shard));  // the shard is idle again
+        EXPECT_OK(entrain_shard_broadcast(model.shard, nullptr));  // the shard is idle again
       },
       options());
 }
@@ -311,8 +311,9 @@ TEST(StartedTrainingCalls, DestroyedUnderAStartedBroadcastEndsIt) {
       EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));
       return;
     }
-    ASSERT_OK(entrain_shard_broadcast_start(model.shard, &work));  // waits for replica 0
-    EXPECT_FAILS(entrain_shard_broadcast(model.shard), ENTRAIN_FAILED_PRECONDITION, "is not over");
+    ASSERT_OK(entrain_shard_broadcast(model.shard, &work));  // waits for replica 0
+    EXPECT_FAILS(entrain_shard_broadcast(model.shard, nullptr), ENTRAIN_FAILED_PRECONDITION,
+                 "is not over");
     EXPECT_EQ(entrain_work_wait(work, 1'000'000), ENTRAIN_IN_PROGRESS);
     entrain_shard_destroy(model.shard);
     model.shard = nullptr;
@@ -343,7 +344,7 @@ TEST_P(StartedTraining, RendezvousAndLeaveAreCallsThatAreStarted) {
         std::this_thread::sleep_for(std::chrono::milliseconds(2));  // tau has to pass
         int32_t syncing = -1;
         entrain_work_t* work = nullptr;
-        ASSERT_OK(entrain_edit_begin_forward_start(model.edit, 1, 1, &syncing, &work));
+        ASSERT_OK(entrain_edit_begin_forward(model.edit, 1, 1, &syncing, &work));
         if (self.rank == 0) {
           EXPECT_EQ(entrain_work_wait(work, 5'000'000), ENTRAIN_IN_PROGRESS);
           EXPECT_FAILS(entrain_edit_end_step(model.edit), ENTRAIN_FAILED_PRECONDITION,
@@ -358,10 +359,10 @@ TEST_P(StartedTraining, RendezvousAndLeaveAreCallsThatAreStarted) {
         }
         EXPECT_THAT(model.params, testing::Each(1.0f));
         EXPECT_OK(entrain_edit_end_step(model.edit));
-        ASSERT_OK(entrain_edit_leave_start(model.edit, &work));
+        ASSERT_OK(entrain_edit_leave(model.edit, &work));
         EXPECT_OK(entrain_work_wait(work, -1));
         entrain_work_free(work);
-        EXPECT_FAILS(entrain_edit_begin_forward(model.edit, 1, 1, &syncing),
+        EXPECT_FAILS(entrain_edit_begin_forward(model.edit, 1, 1, &syncing, nullptr),
                      ENTRAIN_FAILED_PRECONDITION, "after leave");
       },
       options());
@@ -375,7 +376,7 @@ TEST(StartedTrainingCalls, DestroyedUnderAStartedRendezvousEndsItEverywhere) {
     AwaitCreation(self);
     if (self.rank == 0) {
       entrain_work_t* work = nullptr;
-      ASSERT_OK(entrain_edit_leave_start(model.edit, &work));
+      ASSERT_OK(entrain_edit_leave(model.edit, &work));
       EXPECT_EQ(entrain_work_wait(work, 1'000'000), ENTRAIN_IN_PROGRESS);
       entrain_edit_destroy(model.edit);
       model.edit = nullptr;
@@ -385,7 +386,8 @@ TEST(StartedTrainingCalls, DestroyedUnderAStartedRendezvousEndsItEverywhere) {
       EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));
     } else {
       EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));
-      EXPECT_FAILS(entrain_edit_leave(model.edit), ENTRAIN_ABORTED, "destroyed during a call");
+      EXPECT_FAILS(entrain_edit_leave(model.edit, nullptr), ENTRAIN_ABORTED,
+                   "destroyed during a call");
     }
   });
 }
@@ -402,15 +404,15 @@ TEST(StartedTrainingCalls, KeepTheirObjectsToThemselves) {
     Async(&model.options);
     model.MakeEdit(0);
     entrain_state_t* state = nullptr;
-    ASSERT_OK(entrain_edit_open_state(model.edit, ENTRAIN_CHECKPOINT_PORTABLE, &state));
+    ASSERT_OK(entrain_edit_open_state(model.edit, ENTRAIN_CHECKPOINT_PORTABLE, &state, nullptr));
     if (self.rank == 1) {
       tried.wait();
-      EXPECT_OK(entrain_edit_leave(model.edit));
+      EXPECT_OK(entrain_edit_leave(model.edit, nullptr));
       entrain_state_destroy(state);
       return;
     }
     entrain_work_t *work = nullptr, *other = nullptr;
-    ASSERT_OK(entrain_edit_leave_start(model.edit, &work));
+    ASSERT_OK(entrain_edit_leave(model.edit, &work));
     int32_t number = 0;
     size_t index = 0;
     double norm = 0;
@@ -427,7 +429,7 @@ TEST(StartedTrainingCalls, KeepTheirObjectsToThemselves) {
     entrain_checkpoint_functions_init(&functions);
     entrain_edit_t* edit = model.edit;
     entrain_shard_t* shard = model.shard;
-    EXPECT_NOT_OVER(entrain_edit_begin_forward(edit, 1, 1, &number));
+    EXPECT_NOT_OVER(entrain_edit_begin_forward(edit, 1, 1, &number, nullptr));
     EXPECT_NOT_OVER(entrain_edit_wait_layer(edit, 0));
     EXPECT_NOT_OVER(entrain_edit_layer_work(edit, 0, &other));
     EXPECT_NOT_OVER(entrain_edit_end_step(edit));
@@ -440,20 +442,20 @@ TEST(StartedTrainingCalls, KeepTheirObjectsToThemselves) {
     EXPECT_NOT_OVER(entrain_edit_layer_score(edit, 0, nullptr, nullptr));
     EXPECT_NOT_OVER(
         entrain_edit_add_state(edit, "x", room.data(), 1, ENTRAIN_F32, ENTRAIN_STATE_RANK));
-    EXPECT_NOT_OVER(entrain_edit_save(edit, nullptr));
-    EXPECT_NOT_OVER(entrain_edit_load(edit, nullptr));
-    EXPECT_NOT_OVER(entrain_edit_save_to(edit, nullptr, &functions));
-    EXPECT_NOT_OVER(entrain_edit_load_from(edit, nullptr, &functions));
-    EXPECT_NOT_OVER(entrain_edit_open_state(edit, ENTRAIN_CHECKPOINT_PORTABLE, &opened));
+    EXPECT_NOT_OVER(entrain_edit_save(edit, nullptr, nullptr, nullptr));
+    EXPECT_NOT_OVER(entrain_edit_load(edit, nullptr, nullptr, nullptr));
+    EXPECT_NOT_OVER(entrain_edit_save(edit, nullptr, &functions, nullptr));
+    EXPECT_NOT_OVER(entrain_edit_load(edit, nullptr, &functions, nullptr));
+    EXPECT_NOT_OVER(entrain_edit_open_state(edit, ENTRAIN_CHECKPOINT_PORTABLE, &opened, nullptr));
     EXPECT_NOT_OVER(entrain_state_get(state, 0, room.data(), 1, ENTRAIN_F32));
     EXPECT_NOT_OVER(entrain_state_set(state, 0, room.data(), 1, ENTRAIN_F32));
-    EXPECT_NOT_OVER(entrain_state_commit(state, 0));
+    EXPECT_NOT_OVER(entrain_state_commit(state, 0, nullptr));
     EXPECT_NOT_OVER(entrain_shard_bind(shard, room.data(), nullptr, ENTRAIN_F32));
     EXPECT_NOT_OVER(entrain_shard_bind_layers(shard, &pointer, nullptr, ENTRAIN_F32));
     EXPECT_NOT_OVER(entrain_shard_set_stream(shard, nullptr));
     EXPECT_NOT_OVER(entrain_shard_load(shard, 0, room.data(), ENTRAIN_F32));
-    EXPECT_NOT_OVER(entrain_shard_broadcast(shard));
-    EXPECT_NOT_OVER(entrain_shard_broadcast_start(shard, &other));
+    EXPECT_NOT_OVER(entrain_shard_broadcast(shard, nullptr));
+    EXPECT_NOT_OVER(entrain_shard_broadcast(shard, &other));
     EXPECT_NOT_OVER(entrain_shard_begin_pass(shard, ENTRAIN_PASS_FORWARD));
     EXPECT_NOT_OVER(entrain_shard_gather(shard, 0));
     EXPECT_NOT_OVER(entrain_shard_wait(shard, 0, &pointer));
@@ -464,7 +466,7 @@ TEST(StartedTrainingCalls, KeepTheirObjectsToThemselves) {
     EXPECT_NOT_OVER(entrain_shard_finish_gradients(shard));
     EXPECT_NOT_OVER(entrain_shard_gradients_work(shard, &other));
     EXPECT_NOT_OVER(entrain_shard_set_buffers(shard, 0, nullptr, nullptr));
-    EXPECT_NOT_OVER(entrain_shard_gradient_norm(shard, &norm));
+    EXPECT_NOT_OVER(entrain_shard_gradient_norm(shard, &norm, nullptr));
     EXPECT_NOT_OVER(entrain_shard_set_gradients(shard, ENTRAIN_GRADIENTS_LOCAL));
     EXPECT_NOT_OVER(entrain_shard_stats(shard, &stats));
     // Values that do not change may be read.
@@ -517,12 +519,10 @@ void WaitAndFree(entrain_work_t* work) {
 // All checkpoint calls of an object with these functions.
 template <typename Object>
 struct CheckpointCalls {
-  entrain_status_t (*save)(Object*, const entrain_checkpoint_config_t*, entrain_work_t**);
-  entrain_status_t (*load)(Object*, const entrain_checkpoint_config_t*, entrain_work_t**);
-  entrain_status_t (*save_to)(Object*, const entrain_checkpoint_config_t*,
-                              const entrain_checkpoint_functions_t*, entrain_work_t**);
-  entrain_status_t (*load_from)(Object*, const entrain_checkpoint_config_t*,
-                                const entrain_checkpoint_functions_t*, entrain_work_t**);
+  entrain_status_t (*save)(Object*, const entrain_checkpoint_config_t*,
+                           const entrain_checkpoint_functions_t*, entrain_work_t**);
+  entrain_status_t (*load)(Object*, const entrain_checkpoint_config_t*,
+                           const entrain_checkpoint_functions_t*, entrain_work_t**);
   entrain_status_t (*open)(Object*, int32_t, entrain_state_t**, entrain_work_t**);
 
   void TryAll(Object* object, const std::string& name) const {
@@ -532,17 +532,17 @@ struct CheckpointCalls {
     config.save_dir = directory.c_str();
     config.ckpt_name = name.c_str();
     entrain_work_t* work = nullptr;
-    ASSERT_OK(save(object, &config, &work));
+    ASSERT_OK(save(object, &config, nullptr, &work));
     WaitAndFree(work);
-    ASSERT_OK(load(object, &config, &work));
+    ASSERT_OK(load(object, &config, nullptr, &work));
     WaitAndFree(work);
     Bytes bytes;
     entrain_checkpoint_functions_t functions = bytes.functions();
-    ASSERT_OK(save_to(object, nullptr, &functions, &work));
+    ASSERT_OK(save(object, nullptr, &functions, &work));
     functions = {};  // the call has copied them
     WaitAndFree(work);
     functions = bytes.functions();
-    ASSERT_OK(load_from(object, nullptr, &functions, &work));
+    ASSERT_OK(load(object, nullptr, &functions, &work));
     WaitAndFree(work);
     entrain_state_t* state = nullptr;
     ASSERT_OK(open(object, ENTRAIN_CHECKPOINT_PORTABLE, &state, &work));
@@ -558,7 +558,7 @@ struct CheckpointCalls {
       ASSERT_OK(entrain_state_get(state, i, room.data(), info.count, info.dtype));
       ASSERT_OK(entrain_state_set(state, i, room.data(), info.count, info.dtype));
     }
-    ASSERT_OK(entrain_state_commit_start(state, 0, &work));
+    ASSERT_OK(entrain_state_commit(state, 0, &work));
     entrain_state_destroy(state);  // the commit continues
     WaitAndFree(work);
   }
@@ -593,18 +593,16 @@ TEST_P(StartedTraining, CheckpointsAndStatesAreCallsThatAreStarted) {
         Model model(self.comm, 2);
         model.MakeEdit(0);
         int32_t syncing = 0;
-        ASSERT_OK(entrain_edit_begin_forward(model.edit, 1, 1, &syncing));
+        ASSERT_OK(entrain_edit_begin_forward(model.edit, 1, 1, &syncing, nullptr));
         for (int32_t layer = 0; layer < kLayers; ++layer) {
           ASSERT_OK(entrain_edit_wait_layer(model.edit, layer));
         }
-        CheckpointCalls<entrain_edit_t>{entrain_edit_save_start, entrain_edit_load_start,
-                                        entrain_edit_save_to_start, entrain_edit_load_from_start,
-                                        entrain_edit_open_state_start}
+        CheckpointCalls<entrain_edit_t>{entrain_edit_save, entrain_edit_load,
+                                        entrain_edit_open_state}
             .TryAll(model.edit, "started-edit");
         Channel channel(self.comm);
-        CheckpointCalls<entrain_acco_t>{entrain_acco_save_start, entrain_acco_load_start,
-                                        entrain_acco_save_to_start, entrain_acco_load_from_start,
-                                        entrain_acco_open_state_start}
+        CheckpointCalls<entrain_acco_t>{entrain_acco_save, entrain_acco_load,
+                                        entrain_acco_open_state}
             .TryAll(channel.acco, "started-acco");
       },
       options());
@@ -617,7 +615,7 @@ TEST(StartedTrainingCalls, DestroyedUnderAStartedSaveEndsItEverywhere) {
     model.MakeEdit(0);
     Channel channel(self.comm);
     int32_t syncing = 0;
-    ASSERT_OK(entrain_edit_begin_forward(model.edit, 1, 1, &syncing));
+    ASSERT_OK(entrain_edit_begin_forward(model.edit, 1, 1, &syncing, nullptr));
     for (int32_t layer = 0; layer < kLayers; ++layer) {
       ASSERT_OK(entrain_edit_wait_layer(model.edit, layer));
     }
@@ -626,8 +624,8 @@ TEST(StartedTrainingCalls, DestroyedUnderAStartedSaveEndsItEverywhere) {
       Bytes bytes;
       const entrain_checkpoint_functions_t functions = bytes.functions();
       entrain_work_t *edit = nullptr, *acco = nullptr;
-      ASSERT_OK(entrain_edit_save_to_start(model.edit, nullptr, &functions, &edit));
-      ASSERT_OK(entrain_acco_save_to_start(channel.acco, nullptr, &functions, &acco));
+      ASSERT_OK(entrain_edit_save(model.edit, nullptr, &functions, &edit));
+      ASSERT_OK(entrain_acco_save(channel.acco, nullptr, &functions, &acco));
       EXPECT_EQ(entrain_work_wait(edit, 1'000'000), ENTRAIN_IN_PROGRESS);
       EXPECT_EQ(entrain_work_wait(acco, 1'000'000), ENTRAIN_IN_PROGRESS);
       int32_t ready = 0;
@@ -642,9 +640,9 @@ TEST(StartedTrainingCalls, DestroyedUnderAStartedSaveEndsItEverywhere) {
       EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));
     } else {
       EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));
-      EXPECT_FAILS(entrain_edit_save(model.edit, nullptr), ENTRAIN_ABORTED,
+      EXPECT_FAILS(entrain_edit_save(model.edit, nullptr, nullptr, nullptr), ENTRAIN_ABORTED,
                    "destroyed during a call");
-      EXPECT_FAILS(entrain_acco_save(channel.acco, nullptr), ENTRAIN_ABORTED,
+      EXPECT_FAILS(entrain_acco_save(channel.acco, nullptr, nullptr, nullptr), ENTRAIN_ABORTED,
                    "destroyed during a call");
     }
   });
@@ -657,9 +655,10 @@ TEST(StartedTrainingCalls, DestroyedUnderAStartedCommitEndsIt) {
     AwaitCreation(self);
     if (self.rank == 0) {
       entrain_state_t* state = nullptr;
-      ASSERT_OK(entrain_acco_open_state(channel.acco, ENTRAIN_CHECKPOINT_PORTABLE, &state));
+      ASSERT_OK(
+          entrain_acco_open_state(channel.acco, ENTRAIN_CHECKPOINT_PORTABLE, &state, nullptr));
       entrain_work_t* work = nullptr;
-      ASSERT_OK(entrain_state_commit_start(state, 0, &work));
+      ASSERT_OK(entrain_state_commit(state, 0, &work));
       EXPECT_EQ(entrain_work_wait(work, 1'000'000), ENTRAIN_IN_PROGRESS);
       entrain_state_destroy(state);
       EXPECT_EQ(entrain_work_wait(work, 1'000'000), ENTRAIN_IN_PROGRESS);
@@ -729,7 +728,7 @@ TEST_P(StartedTraining, TheGradientNormIsACallThatIsStarted) {
         model.grads[0] = self.rank == 0 ? 3 : 4;
         double norm = 0;
         entrain_work_t* work = nullptr;
-        ASSERT_OK(entrain_shard_gradient_norm_start(model.shard, &norm, &work));
+        ASSERT_OK(entrain_shard_gradient_norm(model.shard, &norm, &work));
         WaitAndFree(work);
         EXPECT_EQ(norm, 5);
       },
@@ -743,7 +742,7 @@ TEST(StartedTrainingCalls, DestroyedUnderAStartedNormEndsIt) {
     if (self.rank == 0) {
       double norm = 0;
       entrain_work_t* work = nullptr;
-      ASSERT_OK(entrain_shard_gradient_norm_start(model.shard, &norm, &work));
+      ASSERT_OK(entrain_shard_gradient_norm(model.shard, &norm, &work));
       EXPECT_EQ(entrain_work_wait(work, 1'000'000), ENTRAIN_IN_PROGRESS);
       entrain_shard_destroy(std::exchange(model.shard, nullptr));
       EXPECT_FAILS(entrain_work_wait(work, -1), ENTRAIN_ABORTED, "destroyed during a call");
@@ -763,7 +762,7 @@ TEST(StartedTrainingCalls, WorksMadeInDone) {
     Model model(self.comm, 1);
     model.MakeEdit(static_cast<float>(2 * self.rank));
     int32_t syncing = 0;
-    ASSERT_OK(entrain_edit_begin_forward(model.edit, 1, 1, &syncing));
+    ASSERT_OK(entrain_edit_begin_forward(model.edit, 1, 1, &syncing, nullptr));
     Next next{.edit = model.edit};
     ASSERT_OK(entrain_barrier(self.comm, nullptr, &next.first));
     ASSERT_OK(entrain_work_notify(
@@ -797,11 +796,10 @@ TEST(StartedTrainingCalls, RefusesWhatTheBlockingCallsRefuse) {
                  "layer -1");
     EXPECT_FAILS(entrain_shard_gradients_work(nullptr, &work), ENTRAIN_INVALID_ARGUMENT,
                  "shard is NULL");
-    EXPECT_FAILS(entrain_edit_begin_forward_start(model.edit, 1, 1, nullptr, &work),
+    EXPECT_FAILS(entrain_edit_begin_forward(model.edit, 1, 1, nullptr, &work),
                  ENTRAIN_INVALID_ARGUMENT, "syncing is NULL");
-    EXPECT_FAILS(entrain_edit_leave_start(nullptr, &work), ENTRAIN_INVALID_ARGUMENT,
-                 "edit is NULL");
-    EXPECT_FAILS(entrain_shard_broadcast_start(model.shard, nullptr), ENTRAIN_INVALID_ARGUMENT,
+    EXPECT_FAILS(entrain_edit_leave(nullptr, &work), ENTRAIN_INVALID_ARGUMENT, "edit is NULL");
+    EXPECT_FAILS(entrain_shard_broadcast(model.shard, nullptr), ENTRAIN_INVALID_ARGUMENT,
                  "work is NULL");
     EXPECT_EQ(work, nullptr);
   });
@@ -825,10 +823,10 @@ void LeaveCallsUnderWay(const Rank& self, std::latch& all_began) {
     static float data[1000] = {};
     static std::array<entrain_work_t*, 3> works;
     int32_t number = 0;
-    EXPECT_OK(entrain_edit_begin_forward(model->edit, 1, 1, &number));
+    EXPECT_OK(entrain_edit_begin_forward(model->edit, 1, 1, &number, nullptr));
     EXPECT_EQ(number, 1);
     EXPECT_OK(entrain_edit_layer_work(model->edit, 0, &works[0]));
-    EXPECT_OK(entrain_edit_leave_start(leaves->edit, &works[1]));
+    EXPECT_OK(entrain_edit_leave(leaves->edit, &works[1]));
     EXPECT_OK(entrain_acco_add(channel->acco, 1, 1));
     EXPECT_OK(entrain_acco_install(channel->acco, &number));
     EXPECT_OK(entrain_all_reduce(self.comm, data, data, 1000, ENTRAIN_F32, ENTRAIN_SUM, nullptr,

@@ -1,5 +1,6 @@
 // The rules of size-first structs, for every struct that a call takes or fills: an uninitialised
 // struct is refused, an unknown tail must be zero, and a shorter struct is accepted.
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstring>
@@ -30,10 +31,10 @@ struct StructCase {
 };
 
 template <typename T>
-StructCase Case(const char* name, size_t shortest, void (*init)(T*, size_t),
+StructCase Case(const char* name, size_t shortest, int32_t which,
                 std::function<entrain_status_t(T*)> use) {
   return {name, sizeof(T), shortest,
-          [init](void* at, size_t bytes) { init(static_cast<T*>(at), bytes); },
+          [which](void* at, size_t bytes) { entrain_struct_init(which, at, bytes); },
           [use = std::move(use)](void* at) { return use(static_cast<T*>(at)); }};
 }
 
@@ -102,7 +103,7 @@ class StructRules : public testing::Test {
     config.min_total_global_steps = 1;
     entrain_status_t code = CreateEdit(&config, spare_, edit);
     for (int32_t syncing = 0; code == ENTRAIN_OK && syncing == 0;) {
-      code = entrain_edit_begin_forward(*edit, 1, 1, &syncing);
+      code = entrain_edit_begin_forward(*edit, 1, 1, &syncing, nullptr);
       if (code == ENTRAIN_OK && syncing == 0) {
         code = entrain_edit_end_step(*edit);
       }
@@ -151,8 +152,7 @@ class StructRules : public testing::Test {
 
 std::vector<StructCase> StructRules::Cases() {
   return {
-      Case<entrain_runtime_config_t>("entrain_runtime_config_t", 8,
-                                     entrain_runtime_config_init_sized,
+      Case<entrain_runtime_config_t>("entrain_runtime_config_t", 8, ENTRAIN_STRUCT_RUNTIME_CONFIG,
                                      [](auto* config) {
                                        entrain_runtime_t* runtime = nullptr;
                                        const auto code = entrain_runtime_create(config, &runtime);
@@ -160,7 +160,7 @@ std::vector<StructCase> StructRules::Cases() {
                                        return code;
                                      }),
       Case<entrain_comm_config_t>("entrain_comm_config_t", offsetof(entrain_comm_config_t, rank),
-                                  entrain_comm_config_init_sized,
+                                  ENTRAIN_STRUCT_COMM_CONFIG,
                                   [this](auto* config) {
                                     config->store = store_;
                                     config->name = "rules";
@@ -171,18 +171,18 @@ std::vector<StructCase> StructRules::Cases() {
                                   }),
       Case<entrain_grow_config_t>("entrain_grow_config_t",
                                   offsetof(entrain_grow_config_t, min_newcomers),
-                                  entrain_grow_config_init_sized,
+                                  ENTRAIN_STRUCT_GROW_CONFIG,
                                   [this](auto* config) {
                                     config->store = store_;
                                     entrain_comm_t* grown = nullptr;
                                     return entrain_comm_grow(comm_, config, &grown);
                                   }),
       Case<entrain_join_config_t>("entrain_join_config_t", offsetof(entrain_join_config_t, name),
-                                  entrain_join_config_init_sized,
+                                  ENTRAIN_STRUCT_JOIN_CONFIG,
                                   [this](auto* config) { return JoinThis(config); }),
       Case<entrain_store_functions_t>(
           "entrain_store_functions_t", offsetof(entrain_store_functions_t, remove),
-          entrain_store_functions_init_sized,
+          ENTRAIN_STRUCT_STORE_FUNCTIONS,
           [](auto* functions) {
             functions->set = [](void*, const char*, const void*, size_t) { return 0; };
             functions->get = [](void*, const char*, int64_t, void*, size_t*) { return 0; };
@@ -192,7 +192,7 @@ std::vector<StructCase> StructRules::Cases() {
             entrain_store_destroy(store);
             return code;
           }),
-      Case<entrain_work_info_t>("entrain_work_info_t", 8, entrain_work_info_init_sized,
+      Case<entrain_work_info_t>("entrain_work_info_t", 8, ENTRAIN_STRUCT_WORK_INFO,
                                 [this](auto* info) {
                                   entrain_work_t* work = nullptr;
                                   EXPECT_OK(entrain_barrier(comm_, nullptr, &work));
@@ -201,53 +201,44 @@ std::vector<StructCase> StructRules::Cases() {
                                   entrain_work_free(work);
                                   return code;
                                 }),
-      Case<entrain_comm_stats_t>("entrain_comm_stats_t", 8, entrain_comm_stats_init_sized,
+      Case<entrain_comm_stats_t>("entrain_comm_stats_t", 8, ENTRAIN_STRUCT_COMM_STATS,
                                  [this](auto* stats) { return entrain_comm_stats(comm_, stats); }),
-      Case<entrain_member_t>("entrain_member_t", 8, entrain_member_init_sized,
+      Case<entrain_member_t>("entrain_member_t", 8, ENTRAIN_STRUCT_MEMBER,
                              [this](auto* member) {
                                int32_t count = 1;
                                return entrain_comm_members(comm_, member, &count);
                              }),
-      Case<entrain_shrink_config_t>("entrain_shrink_config_t", 8, entrain_shrink_config_init_sized,
+      Case<entrain_shrink_config_t>("entrain_shrink_config_t", 8, ENTRAIN_STRUCT_SHRINK_CONFIG,
                                     [this](auto* config) {
                                       entrain_comm_t* next = nullptr;
                                       const auto code = entrain_comm_shrink(comm_, config, &next);
                                       entrain_comm_destroy(next);
                                       return code;
                                     }),
-      Case<entrain_error_t>("entrain_error_t", 8, entrain_error_init_sized,
+      Case<entrain_error_t>("entrain_error_t", 8, ENTRAIN_STRUCT_ERROR,
                             [](auto* error) { return entrain_last_error_record(error); }),
-      Case<entrain_error_t>("entrain_error_t", 8, entrain_error_init_sized,
+      Case<entrain_error_t>("entrain_error_t", 8, ENTRAIN_STRUCT_ERROR,
                             [this](auto* error) { return entrain_comm_error(comm_, error); }),
       Case<entrain_call_options_t>(
-          "entrain_call_options_t", 8, entrain_call_options_init_sized,
+          "entrain_call_options_t", 8, ENTRAIN_STRUCT_CALL_OPTIONS,
           [this](auto* options) { return entrain_barrier(comm_, options, nullptr); }),
-      Case<entrain_gta_config_t>("entrain_gta_config_t", 8, entrain_gta_config_init_sized,
+      Case<entrain_gta_config_t>("entrain_gta_config_t", 8, ENTRAIN_STRUCT_GTA_CONFIG,
                                  [](auto* config) {
                                    entrain_reduction_t* reduction = nullptr;
                                    const auto code = entrain_reduction_gta(config, &reduction);
                                    entrain_reduction_destroy(reduction);
                                    return code;
                                  }),
-      Case<entrain_optim_config_t>("entrain_optim_config_t", 8, entrain_optim_config_init_sized,
+      Case<entrain_optim_config_t>("entrain_optim_config_t", 8, ENTRAIN_STRUCT_OPTIM_CONFIG,
                                    [](auto* config) {
                                      entrain_optim_t* optim = nullptr;
                                      const auto code = entrain_optim_create(config, &optim);
                                      entrain_optim_destroy(optim);
                                      return code;
                                    }),
-      Case<entrain_optim_info_t>("entrain_optim_info_t", 8, entrain_optim_info_init_sized,
+      Case<entrain_optim_info_t>("entrain_optim_info_t", 8, ENTRAIN_STRUCT_OPTIM_INFO,
                                  [this](auto* info) { return entrain_optim_info(optim_, info); }),
-      Case<entrain_wsam_config_t>("entrain_wsam_config_t", offsetof(entrain_wsam_config_t, rho),
-                                  entrain_wsam_config_init_sized,
-                                  [this](auto* config) {
-                                    config->base = optim_;
-                                    entrain_wsam_t* wsam = nullptr;
-                                    const auto code = entrain_wsam_create(config, &wsam);
-                                    entrain_wsam_destroy(wsam);
-                                    return code;
-                                  }),
-      Case<entrain_mesh_config_t>("entrain_mesh_config_t", 8, entrain_mesh_config_init_sized,
+      Case<entrain_mesh_config_t>("entrain_mesh_config_t", 8, ENTRAIN_STRUCT_MESH_CONFIG,
                                   [this](auto* config) {
                                     entrain_mesh_t* mesh = nullptr;
                                     const auto code = entrain_mesh_create(comm_, config, &mesh);
@@ -256,7 +247,7 @@ std::vector<StructCase> StructRules::Cases() {
                                   }),
       Case<entrain_shard_config_t>("entrain_shard_config_t",
                                    offsetof(entrain_shard_config_t, param_dtype),
-                                   entrain_shard_config_init_sized,
+                                   ENTRAIN_STRUCT_SHARD_CONFIG,
                                    [this](auto* config) {
                                      entrain_shard_t* shard = nullptr;
                                      const auto code = CreateShard(config, &shard);
@@ -264,65 +255,66 @@ std::vector<StructCase> StructRules::Cases() {
                                      return code;
                                    }),
       Case<entrain_shard_layer_t>(
-          "entrain_shard_layer_t", 8, entrain_shard_layer_init_sized,
+          "entrain_shard_layer_t", 8, ENTRAIN_STRUCT_SHARD_LAYER,
           [this](auto* layer) { return entrain_shard_layer_info(shard_, 0, layer); }),
       Case<entrain_shard_stats_t>(
-          "entrain_shard_stats_t", 8, entrain_shard_stats_init_sized,
+          "entrain_shard_stats_t", 8, ENTRAIN_STRUCT_SHARD_STATS,
           [this](auto* stats) { return entrain_shard_stats(shard_, stats); }),
       Case<entrain_edit_config_t>("entrain_edit_config_t",
                                   offsetof(entrain_edit_config_t, local_sgd_sync_interval),
-                                  entrain_edit_config_init_sized,
+                                  ENTRAIN_STRUCT_EDIT_CONFIG,
                                   [this](auto* config) {
                                     entrain_edit_t* edit = nullptr;
                                     const auto code = CreateEdit(config, spare_, &edit);
                                     entrain_edit_destroy(edit);
                                     return code;
                                   }),
-      Case<entrain_edit_option_t>("entrain_edit_option_t", 8, entrain_edit_option_init_sized,
-                                  [](auto* option) { return entrain_edit_option(0, option); }),
+      Case<entrain_option_t>(
+          "entrain_option_t", 8, ENTRAIN_STRUCT_OPTION,
+          [](auto* option) { return entrain_option(ENTRAIN_METHOD_EDIT, 0, option); }),
       Case<entrain_checkpoint_config_t>(
           "entrain_checkpoint_config_t", offsetof(entrain_checkpoint_config_t, kind),
-          entrain_checkpoint_config_init_sized,
+          ENTRAIN_STRUCT_CHECKPOINT_CONFIG,
           [this](auto* config) {
             static const std::string directory = testing::TempDir();
             config->save_dir = directory.c_str();
             config->ckpt_name = "entrain-struct-rules";
             int32_t syncing = 0;
-            EXPECT_OK(entrain_edit_begin_forward(edit_, 1, 1, &syncing));
-            const auto code = entrain_edit_save(edit_, config);
+            EXPECT_OK(entrain_edit_begin_forward(edit_, 1, 1, &syncing, nullptr));
+            const auto code = entrain_edit_save(edit_, config, nullptr, nullptr);
             std::remove((directory + "entrain-struct-rules.ckpt").c_str());
             return code;
           }),
       Case<entrain_checkpoint_functions_t>(
           "entrain_checkpoint_functions_t", offsetof(entrain_checkpoint_functions_t, read_at),
-          entrain_checkpoint_functions_init_sized,
+          ENTRAIN_STRUCT_CHECKPOINT_FUNCTIONS,
           [this](auto* functions) {
             functions->write_at = [](void*, int64_t, const void*, size_t) { return 0; };
             functions->finish = [](void*) { return 0; };
             int32_t syncing = 0;
-            EXPECT_OK(entrain_edit_begin_forward(edit_, 1, 1, &syncing));
-            return entrain_edit_save_to(edit_, nullptr, functions);
+            EXPECT_OK(entrain_edit_begin_forward(edit_, 1, 1, &syncing, nullptr));
+            return entrain_edit_save(edit_, nullptr, functions, nullptr);
           }),
-      Case<entrain_state_info_t>("entrain_state_info_t", 8, entrain_state_info_init_sized,
+      Case<entrain_state_info_t>("entrain_state_info_t", 8, ENTRAIN_STRUCT_STATE_INFO,
                                  [this](auto* info) {
                                    entrain_state_t* state = nullptr;
                                    EXPECT_OK(entrain_acco_open_state(
-                                       acco_, ENTRAIN_CHECKPOINT_PORTABLE, &state));
+                                       acco_, ENTRAIN_CHECKPOINT_PORTABLE, &state, nullptr));
                                    const auto code = entrain_state_info(state, 0, info);
                                    entrain_state_destroy(state);
                                    return code;
                                  }),
       Case<entrain_acco_config_t>("entrain_acco_config_t", offsetof(entrain_acco_config_t, step),
-                                  entrain_acco_config_init_sized,
+                                  ENTRAIN_STRUCT_ACCO_CONFIG,
                                   [this](auto* config) {
                                     entrain_acco_t* acco = nullptr;
                                     const auto code = CreateAcco(config, &acco);
                                     entrain_acco_destroy(acco);
                                     return code;
                                   }),
-      Case<entrain_acco_info_t>("entrain_acco_info_t", 8, entrain_acco_info_init_sized,
+      Case<entrain_acco_info_t>("entrain_acco_info_t", 8, ENTRAIN_STRUCT_ACCO_INFO,
                                 [this](auto* info) { return entrain_acco_info(acco_, info); }),
-      Case<entrain_edit_replica_t>("entrain_edit_replica_t", 8, entrain_edit_replica_init_sized,
+      Case<entrain_edit_replica_t>("entrain_edit_replica_t", 8, ENTRAIN_STRUCT_EDIT_REPLICA,
                                    [this](auto* replica) {
                                      entrain_edit_t* edit = nullptr;
                                      EXPECT_OK(MakeMetEdit(&edit));
@@ -330,7 +322,7 @@ std::vector<StructCase> StructRules::Cases() {
                                      entrain_edit_destroy(edit);
                                      return code;
                                    }),
-      Case<entrain_edit_info_t>("entrain_edit_info_t", 8, entrain_edit_info_init_sized,
+      Case<entrain_edit_info_t>("entrain_edit_info_t", 8, ENTRAIN_STRUCT_EDIT_INFO,
                                 [this](auto* info) { return entrain_edit_info(edit_, info); }),
   };
 }
@@ -346,7 +338,7 @@ TEST_F(StructRules, NoStructIsMissing) {
   std::set<std::string> declared, tested;
   for (const auto& entry : std::filesystem::directory_iterator(ENTRAIN_HEADERS)) {
     std::ifstream header(entry.path());
-    const std::regex init("ENTRAIN_API void (entrain_[a-z_]+)_init_sized\\(.*");
+    const std::regex init("static ENTRAIN_INLINE void (entrain_[a-z_]+)_init\\(.*");
     std::smatch match;
     for (std::string line; std::getline(header, line);) {
       if (std::regex_match(line, match, init)) {
@@ -403,6 +395,17 @@ TEST_F(StructRules, InitStopsAtTheCallersSize) {
 TEST_F(StructRules, InitOfNullDoesNothing) {
   for (const StructCase& tested : Cases()) {
     tested.init(nullptr);
+  }
+  entrain_struct_init(-1, nullptr, 64);
+}
+
+TEST_F(StructRules, AStructThatTheLibraryDoesNotKnowStaysUninitialised) {
+  for (const int32_t which : {-1, ENTRAIN_STRUCT_ACCO_INFO + 1}) {
+    Room room;
+    std::memset(room.bytes, 0x5a, sizeof(room.bytes));
+    entrain_struct_init(which, room.bytes, 64);
+    EXPECT_TRUE(std::all_of(room.bytes, room.bytes + 64, [](char byte) { return byte == 0; }));
+    EXPECT_EQ(room.bytes[64], 0x5a);
   }
 }
 

@@ -120,7 +120,7 @@ void MakeModel(Work work, Trainer* t) {
   edit.on_loss = work == Work::kGoOn ? ENTRAIN_ON_LOSS_FINISH : ENTRAIN_ON_LOSS_FAIL;
   Need(entrain_edit_create(t->mesh, &edit, &t->edit));
   int32_t syncing = 0;
-  Need(entrain_edit_begin_forward(t->edit, 1, 1, &syncing));  // the anchors
+  Need(entrain_edit_begin_forward(t->edit, 1, 1, &syncing, nullptr));  // the anchors
 }
 
 entrain_status_t GatherAll(const Trainer& t) {
@@ -139,7 +139,7 @@ entrain_status_t ExchangeAll(const Trainer& t) {
   entrain_status_t status = entrain_edit_end_step(t.edit);
   int32_t syncing = 0;
   if (status == ENTRAIN_OK) {
-    status = entrain_edit_begin_forward(t.edit, 1, 1, &syncing);
+    status = entrain_edit_begin_forward(t.edit, 1, 1, &syncing, nullptr);
   }
   for (int32_t layer = 0; layer < kLayers && status == ENTRAIN_OK; ++layer) {
     status = entrain_edit_wait_layer(t.edit, layer);

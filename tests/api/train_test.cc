@@ -125,12 +125,12 @@ TEST(Train, ARankThatEndsBecauseItsCallWasRefusedGivesTheReason) {
     entrain_edit_t* edit = nullptr;
     ASSERT_OK(entrain_edit_create(model.mesh(), &config, &edit));
     int32_t syncing = 0;
-    ASSERT_OK(entrain_edit_begin_forward(edit, 1, 1, &syncing));  // the anchors
+    ASSERT_OK(entrain_edit_begin_forward(edit, 1, 1, &syncing, nullptr));  // the anchors
     ASSERT_OK(entrain_edit_end_step(edit));
     if (self.rank == 1) {
       EXPECT_FAILS(entrain_edit_wait_layer(edit, 99), kInvalid, "layer 99 is not one of 3");
     } else {
-      ASSERT_OK(entrain_edit_begin_forward(edit, 1, 1, &syncing));
+      ASSERT_OK(entrain_edit_begin_forward(edit, 1, 1, &syncing, nullptr));
       EXPECT_FAILS(entrain_edit_wait_layer(edit, 0), ENTRAIN_PEER_LOST, kReason);
     }
     entrain_edit_destroy(edit);
@@ -149,9 +149,9 @@ TEST(Train, ARankThatStaysAwayBecauseItsCallWasRefusedGivesTheReason) {
     entrain_edit_t* edit = nullptr;
     ASSERT_OK(entrain_edit_create(model.mesh(), &config, &edit));
     int32_t syncing = 0;
-    ASSERT_OK(entrain_edit_begin_forward(edit, 1, 1, &syncing));  // the anchors
+    ASSERT_OK(entrain_edit_begin_forward(edit, 1, 1, &syncing, nullptr));  // the anchors
     ASSERT_OK(entrain_edit_end_step(edit));
-    ASSERT_OK(entrain_edit_begin_forward(edit, 1, 1, &syncing));
+    ASSERT_OK(entrain_edit_begin_forward(edit, 1, 1, &syncing, nullptr));
     ASSERT_OK(entrain_edit_wait_layer(edit, 0));
     if (self.rank == 1) {
       EXPECT_FAILS(entrain_edit_wait_layer(edit, 99), kInvalid, "layer 99 is not one of 3");
@@ -184,8 +184,8 @@ TEST(Train, AMeshThatDoesNotFillTheRanksIsRefused) {
 TEST(Train, AMeshOfTwoCommunicatorsIsTheSame) {
   RunWorld(4, [](const Rank& self) {
     entrain_comm_t *shard = nullptr, *sync = nullptr;
-    ASSERT_OK(entrain_comm_split(self.comm, self.rank / 2, self.rank, &shard));
-    ASSERT_OK(entrain_comm_split(self.comm, self.rank % 2, self.rank, &sync));
+    ASSERT_OK(entrain_comm_split(self.comm, self.rank / 2, self.rank, &shard, nullptr));
+    ASSERT_OK(entrain_comm_split(self.comm, self.rank % 2, self.rank, &sync, nullptr));
     entrain_mesh_t* mesh = nullptr;
     ASSERT_OK(entrain_mesh_create_from(shard, sync, &mesh));
     int32_t coordinate = -1, length = -1;
@@ -285,7 +285,7 @@ TEST(Train, LayersAreBoundOneByOne) {
     ASSERT_OK(bind(at, into, ENTRAIN_F32));
     EXPECT_FAILS(bind(at, into, ENTRAIN_F32), ENTRAIN_FAILED_PRECONDITION, "bound already");
     model.Load(static_cast<float>(self.rank / 2 + 1));
-    ASSERT_OK(entrain_shard_broadcast(shard));
+    ASSERT_OK(entrain_shard_broadcast(shard, nullptr));
     model.ExpectAll(1.0f);
     void* sums = nullptr;
     ASSERT_OK(entrain_shard_gradients(shard, 2, &sums));
@@ -317,7 +317,7 @@ TEST(Train, WhoeverReducesAlreadyNeedsTheExchangeOnly) {
     EXPECT_FAILS(entrain_edit_gradient_scope(edit, nullptr), kInvalid, "scope is NULL");
     for (int step = 0; step < 3; ++step) {
       int32_t syncing = -1, scope = -1;
-      ASSERT_OK(entrain_edit_begin_forward(edit, 1, 1, &syncing));
+      ASSERT_OK(entrain_edit_begin_forward(edit, 1, 1, &syncing, nullptr));
       EXPECT_EQ(syncing, step == 2 ? 1 : 0);
       for (int32_t layer = 0; layer < kLayers; ++layer) {
         ASSERT_OK(entrain_edit_wait_layer(edit, layer));
@@ -359,15 +359,16 @@ TEST(Train, TheNormOfGradientsIsTheReplicas) {
     entrain_shard_t* shard = nullptr;
     ASSERT_OK(entrain_shard_create(mesh, &config, &shard));
     double norm = 0;
-    EXPECT_FAILS(entrain_shard_gradient_norm(shard, &norm), ENTRAIN_FAILED_PRECONDITION, "bound");
+    EXPECT_FAILS(entrain_shard_gradient_norm(shard, &norm, nullptr), ENTRAIN_FAILED_PRECONDITION,
+                 "bound");
     // 7 elements of 2, one frozen element, 12 elements of 1 or 3.
     std::vector<float> params(20), grads(20, 2.0f);
     for (size_t i = 8; i < 20; ++i) {
       grads[i] = tensor == 0 ? 1.0f : 3.0f;
     }
     ASSERT_OK(entrain_shard_bind(shard, params.data(), grads.data(), ENTRAIN_F32));
-    EXPECT_FAILS(entrain_shard_gradient_norm(shard, nullptr), kInvalid, "norm is NULL");
-    ASSERT_OK(entrain_shard_gradient_norm(shard, &norm));
+    EXPECT_FAILS(entrain_shard_gradient_norm(shard, nullptr, nullptr), kInvalid, "norm is NULL");
+    ASSERT_OK(entrain_shard_gradient_norm(shard, &norm, nullptr));
     EXPECT_DOUBLE_EQ(norm * norm, 7 * 4 + 12 * 1 + 12 * 9);
     float whole[12];
     EXPECT_FAILS(entrain_shard_set_buffers(shard, 3, whole, nullptr), kInvalid, "layer 3");
@@ -419,7 +420,6 @@ TEST(Train, EditOptionsAreChecked) {
     expect_refused(&config.consensus_method, 3, "consensus_method 3");
     expect_refused(&config.consensus_method, 1,
                    "consensus_method: 1 has no effect without reducer");
-    expect_refused(&config.int8_mask, 2, "int8_mask 2");
     expect_refused(&config.sparsification_method, 4, "sparsification_method 4");
     expect_refused(&config.wire_format, -1, "wire_format -1 is not an ENTRAIN_WIRE_* value");
     expect_refused(&config.wire_block, 16, "wire_block: 16");
@@ -464,10 +464,10 @@ TEST(Train, OptionsOfEditDescribeThemselves) {
   entrain_edit_config_t config;
   entrain_edit_config_init(&config);
   std::map<std::string, int32_t> index;
-  for (int32_t i = 0; i < entrain_edit_option_count(); ++i) {
-    entrain_edit_option_t option;
-    entrain_edit_option_init(&option);
-    ASSERT_OK(entrain_edit_option(i, &option));
+  for (int32_t i = 0; i < entrain_option_count(ENTRAIN_METHOD_EDIT); ++i) {
+    entrain_option_t option;
+    entrain_option_init(&option);
+    ASSERT_OK(entrain_option(ENTRAIN_METHOD_EDIT, i, &option));
     index[option.name] = i;
     EXPECT_EQ(option.type == ENTRAIN_OPTION_CHOICE, option.choices != nullptr) << option.name;
     EXPECT_STRNE(option.help, "");
@@ -480,9 +480,9 @@ TEST(Train, OptionsOfEditDescribeThemselves) {
       EXPECT_EQ(value, option.default_value) << option.name;
     }
   }
-  entrain_edit_option_t merge;
-  entrain_edit_option_init(&merge);
-  ASSERT_OK(entrain_edit_option(index.at("overlap_merge"), &merge));
+  entrain_option_t merge;
+  entrain_option_init(&merge);
+  ASSERT_OK(entrain_option(ENTRAIN_METHOD_EDIT, index.at("overlap_merge"), &merge));
   EXPECT_STREQ(merge.choices, "add,mix,restart");
   EXPECT_EQ(merge.offset, offsetof(entrain_edit_config_t, overlap_merge));
   EXPECT_EQ(merge.most, 2);
@@ -494,8 +494,11 @@ TEST(Train, OptionsOfEditDescribeThemselves) {
   EXPECT_EQ(matters, 1);
   config.wire_format = 256;  // would be f32 in a byte
   EXPECT_FAILS(entrain_edit_option_matters(&config, 0, &matters), kInvalid, "wire_format 256");
-  EXPECT_FAILS(entrain_edit_option(-1, &merge), kInvalid, "option -1 is not one of");
-  EXPECT_FAILS(entrain_edit_option(entrain_edit_option_count(), &merge), kInvalid, "is not one of");
+  EXPECT_FAILS(entrain_option(ENTRAIN_METHOD_EDIT, -1, &merge), kInvalid,
+               "option -1 is not one of");
+  EXPECT_FAILS(
+      entrain_option(ENTRAIN_METHOD_EDIT, entrain_option_count(ENTRAIN_METHOD_EDIT), &merge),
+      kInvalid, "is not one of");
 }
 
 TEST(Train, PresetsAreTheMethods) {
@@ -558,7 +561,7 @@ TEST(Train, LayersCutUnevenlyComeBackWhole) {
     model.Bind();
     model.Load(static_cast<float>(self.rank / 2 + 1));
     model.ExpectAll(static_cast<float>(self.rank / 2 + 1));
-    EXPECT_OK(entrain_shard_broadcast(model.shard()));
+    EXPECT_OK(entrain_shard_broadcast(model.shard(), nullptr));
     model.ExpectAll(1.0f);
     entrain_shard_stats_t stats;
     entrain_shard_stats_init(&stats);
@@ -616,10 +619,10 @@ TEST(Train, AFrozenLayerIsGatheredAndNotExchanged) {
     entrain_edit_t* edit = nullptr;
     ASSERT_OK(entrain_edit_create(model.mesh(), &config, &edit));
     int32_t syncing = -1;
-    ASSERT_OK(entrain_edit_begin_forward(edit, 1, 1, &syncing));
+    ASSERT_OK(entrain_edit_begin_forward(edit, 1, 1, &syncing, nullptr));
     model.Load(static_cast<float>(self.rank / 2 + 2));  // replica 0: 2, replica 1: 3
     ASSERT_OK(entrain_edit_end_step(edit));
-    ASSERT_OK(entrain_edit_begin_forward(edit, 1, 1, &syncing));
+    ASSERT_OK(entrain_edit_begin_forward(edit, 1, 1, &syncing, nullptr));
     EXPECT_EQ(syncing, 1);
     for (const int32_t layer : {0, 1, 2}) {
       void* params = nullptr;
@@ -652,7 +655,7 @@ TEST(Train, EditBringsReplicasToOneAnchor) {
     int32_t synced = 0;
     for (int step = 0; step <= 4; ++step) {
       int32_t syncing = -1;
-      ASSERT_OK(entrain_edit_begin_forward(edit, 1, 1, &syncing));
+      ASSERT_OK(entrain_edit_begin_forward(edit, 1, 1, &syncing, nullptr));
       synced += step > 0 ? syncing : 0;
       for (int32_t layer = 0; layer < kLayers; ++layer) {
         ASSERT_OK(entrain_edit_wait_layer(edit, layer));
@@ -753,7 +756,7 @@ TEST(Train, AEditMeetsByTimeWithACallersOuterStepAndLeaves) {
     EXPECT_FAILS(entrain_edit_record(edit, -1, 0, 0), kInvalid, "tokens: -1");
     EXPECT_FAILS(entrain_edit_record(edit, 0, 0, -1), kInvalid, "weight: -1");
     int32_t syncing = -1;
-    ASSERT_OK(entrain_edit_begin_forward(edit, 1, 1, &syncing));
+    ASSERT_OK(entrain_edit_begin_forward(edit, 1, 1, &syncing, nullptr));
     EXPECT_EQ(syncing, 0);
     for (float& value : model.params()) {
       value += self.rank == 0 ? 2.0f : 4.0f;
@@ -761,7 +764,7 @@ TEST(Train, AEditMeetsByTimeWithACallersOuterStepAndLeaves) {
     ASSERT_OK(entrain_edit_end_step(edit));
     ASSERT_OK(entrain_edit_record(edit, 100 + self.rank, self.rank, 1));
     ASSERT_OK(entrain_edit_wish(edit, self.rank == 1 ? ENTRAIN_WISH_STOP : 0));
-    ASSERT_OK(entrain_edit_begin_forward(edit, 1, 1, &syncing));
+    ASSERT_OK(entrain_edit_begin_forward(edit, 1, 1, &syncing, nullptr));
     EXPECT_EQ(syncing, 1);
     for (int32_t layer = 0; layer < kLayers; ++layer) {
       ASSERT_OK(entrain_edit_wait_layer(edit, layer));
@@ -786,11 +789,11 @@ TEST(Train, AEditMeetsByTimeWithACallersOuterStepAndLeaves) {
     EXPECT_EQ(info.metric, 0.5);
     EXPECT_EQ(info.wishes, ENTRAIN_WISH_STOP);
     EXPECT_EQ(info.rejections, 0);
-    ASSERT_OK(entrain_edit_leave(edit));
+    ASSERT_OK(entrain_edit_leave(edit, nullptr));
     ASSERT_OK(entrain_edit_replica(edit, 0, &replica));
     EXPECT_EQ(replica.leaving, 1);
-    EXPECT_FAILS(entrain_edit_begin_forward(edit, 1, 1, &syncing), ENTRAIN_FAILED_PRECONDITION,
-                 "leave");
+    EXPECT_FAILS(entrain_edit_begin_forward(edit, 1, 1, &syncing, nullptr),
+                 ENTRAIN_FAILED_PRECONDITION, "leave");
     entrain_edit_destroy(edit);
   });
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <entrain/entrain.h>
+#include <entrain/optim.h>
 
 #include "gtest/gtest.h"
 
@@ -28,6 +29,13 @@ inline std::string LastError() {
     EXPECT_EQ((expr), (code));                                            \
     EXPECT_THAT(::entrain_test::LastError(), ::testing::HasSubstr(part)); \
   } while (false)
+
+inline uint64_t GenerationOf(const entrain_comm_t* comm) {
+  entrain_comm_stats_t stats;
+  entrain_comm_stats_init(&stats);
+  EXPECT_EQ(entrain_comm_stats(comm, &stats), ENTRAIN_OK) << LastError();
+  return stats.generation;
+}
 
 struct WorldOptions {
   const char* transports = "inproc";

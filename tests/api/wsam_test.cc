@@ -18,21 +18,22 @@ class WsamApi : public testing::Test {
  protected:
   void SetUp() override {
     entrain_optim_config_init(&optim_config_);
-    entrain_wsam_config_init(&config_);
+    entrain_optim_config_init(&config_);
+    config_.kind = ENTRAIN_OPTIM_WSAM;
   }
   void TearDown() override {
-    entrain_wsam_destroy(wsam_);
+    entrain_optim_destroy(wsam_);
     entrain_optim_destroy(optim_);
   }
   void Create() {
     ASSERT_OK(entrain_optim_create(&optim_config_, &optim_));
     config_.base = optim_;
-    ASSERT_OK(entrain_wsam_create(&config_, &wsam_));
+    ASSERT_OK(entrain_optim_create(&config_, &wsam_));
   }
   entrain_optim_config_t optim_config_;
-  entrain_wsam_config_t config_;
+  entrain_optim_config_t config_;
   entrain_optim_t* optim_ = nullptr;
-  entrain_wsam_t* wsam_ = nullptr;
+  entrain_optim_t* wsam_ = nullptr;
 };
 
 // f(x) = sum of c x^2 / 2 with curvatures 1 and 3.
@@ -110,23 +111,50 @@ TEST_F(WsamApi, CombineIsTheCoupledGradientInPlaceOfEither) {
                ENTRAIN_INVALID_ARGUMENT, "overlap");
 }
 
+// Each kind of step refuses the other kind of optimizer.
+TEST_F(WsamApi, AnOptimizerOfAnotherKindIsRefused) {
+  Create();
+  Floats x = {1, 2}, g = {3, 4}, saved(2);
+  EXPECT_FAILS(entrain_optim_step(wsam_, x.data(), g.data(), nullptr, 2, ENTRAIN_F32, 1, 0.1),
+               ENTRAIN_INVALID_ARGUMENT, "optim is WSAM, whose step needs two gradients");
+  EXPECT_FAILS(entrain_wsam_return(optim_, x.data(), saved.data(), 2, ENTRAIN_F32),
+               ENTRAIN_INVALID_ARGUMENT, "wsam is an optimizer of another kind");
+  EXPECT_EQ(x, (Floats{1, 2}));
+  entrain_optim_t* around = nullptr;
+  config_.base = wsam_;
+  EXPECT_FAILS(entrain_optim_create(&config_, &around), ENTRAIN_INVALID_ARGUMENT, "base is WSAM");
+  int32_t arrays = -1;
+  EXPECT_OK(entrain_optim_state_arrays(wsam_, &arrays));
+  EXPECT_EQ(arrays, 0);  // those of its base
+  RunWorld(1, [&](const Rank& self) {
+    entrain_acco_config_t acco_config;
+    entrain_acco_config_init(&acco_config);
+    acco_config.params = x.data();
+    acco_config.count = x.size();
+    acco_config.optim = wsam_;
+    entrain_acco_t* acco = nullptr;
+    EXPECT_FAILS(entrain_acco_create(self.comm, &acco_config, &acco), ENTRAIN_INVALID_ARGUMENT,
+                 "config.optim is WSAM");
+  });
+}
+
 TEST_F(WsamApi, MistakesAreNamed) {
-  EXPECT_FAILS(entrain_wsam_create(&config_, &wsam_), ENTRAIN_INVALID_ARGUMENT, "base is NULL");
+  EXPECT_FAILS(entrain_optim_create(&config_, &wsam_), ENTRAIN_INVALID_ARGUMENT, "base is NULL");
   ASSERT_OK(entrain_optim_create(&optim_config_, &optim_));
   config_.base = optim_;
   config_.gamma = 1;
-  EXPECT_FAILS(entrain_wsam_create(&config_, &wsam_), ENTRAIN_INVALID_ARGUMENT, "gamma 1");
+  EXPECT_FAILS(entrain_optim_create(&config_, &wsam_), ENTRAIN_INVALID_ARGUMENT, "gamma 1");
   config_.gamma = 0.9;
   config_.rho = NAN;
-  EXPECT_FAILS(entrain_wsam_create(&config_, &wsam_), ENTRAIN_INVALID_ARGUMENT, "rho nan");
+  EXPECT_FAILS(entrain_optim_create(&config_, &wsam_), ENTRAIN_INVALID_ARGUMENT, "rho nan");
   config_.rho = 0.05;
   config_.decouple = 2;
-  EXPECT_FAILS(entrain_wsam_create(&config_, &wsam_), ENTRAIN_INVALID_ARGUMENT, "decouple 2");
+  EXPECT_FAILS(entrain_optim_create(&config_, &wsam_), ENTRAIN_INVALID_ARGUMENT, "decouple 2");
   config_.decouple = 1;
   config_.adaptive = -1;
-  EXPECT_FAILS(entrain_wsam_create(&config_, &wsam_), ENTRAIN_INVALID_ARGUMENT, "adaptive -1");
+  EXPECT_FAILS(entrain_optim_create(&config_, &wsam_), ENTRAIN_INVALID_ARGUMENT, "adaptive -1");
   config_.adaptive = 0;
-  ASSERT_OK(entrain_wsam_create(&config_, &wsam_));
+  ASSERT_OK(entrain_optim_create(&config_, &wsam_));
   Floats x(2), g(2), g2(2), saved(2);
   const auto ascend = [&](float* params, float* to, entrain_dtype_t dtype, double sum) {
     return entrain_wsam_ascend(wsam_, params, to, g.data(), 2, dtype, sum);

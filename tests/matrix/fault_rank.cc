@@ -15,6 +15,7 @@
 #include <vector>
 
 #include <entrain/entrain.h>
+#include <entrain/optim.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -270,7 +271,7 @@ bool Rank::Edit(bool save) {
           int32_t syncing = 0;
           entrain_status_t status = round == 0 ? ENTRAIN_OK : entrain_edit_end_step(edit);
           if (status == ENTRAIN_OK) {
-            status = entrain_edit_begin_forward(edit, 1, 1, &syncing);
+            status = entrain_edit_begin_forward(edit, 1, 1, &syncing, nullptr);
           }
           for (int layer = 0; layer < kLayers && status == ENTRAIN_OK; ++layer) {
             if (!save && round == 2 && layer == 1 && is_victim()) {
@@ -289,7 +290,7 @@ bool Rank::Edit(bool save) {
       entrain_checkpoint_config_init(&config);
       config.save_dir = flags_.directory.c_str();
       config.full_state_dict = 0;  // each rank writes a file
-      ok = Call("edit_save", [&] { return entrain_edit_save(edit, &config); });
+      ok = Call("edit_save", [&] { return entrain_edit_save(edit, &config, nullptr, nullptr); });
     }
   }
   entrain_edit_info_t info;

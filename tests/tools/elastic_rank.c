@@ -97,7 +97,7 @@ int main(int argc, char** argv) {
     if (step > planned) {
       planned = step;
       if (any) {
-        if (entrain_comm_split(comm, mine == NULL ? 0 : -1, 0, &next) != ENTRAIN_OK) {
+        if (entrain_comm_split(comm, mine == NULL ? 0 : -1, 0, &next, NULL) != ENTRAIN_OK) {
           return failed();
         }
         if (next == NULL) {

@@ -177,11 +177,6 @@ TEST(EditOptions, RefusesOptionsWithoutEffect) {
          o.reducer = ReducerKind::kLinear;
          o.sparsification_method = Sparsification::kMagnitude;
        }},
-      {"int8_mask: 1",
-       [](auto& o) {
-         o.reducer = ReducerKind::kGta;
-         o.int8_mask = true;
-       }},
       {"overlap_steps: 2",
        [](auto& o) {
          o.use_async = true;

@@ -16,10 +16,10 @@ namespace {
 // Returns the options that differ from the library's defaults.
 std::string Dump(const entrain_edit_config_t& config) {
   std::ostringstream out;
-  for (int32_t index = 0; index < entrain_edit_option_count(); ++index) {
-    entrain_edit_option_t option;
-    entrain_edit_option_init(&option);
-    EXPECT_EQ(entrain_edit_option(index, &option), ENTRAIN_OK);
+  for (int32_t index = 0; index < entrain_option_count(ENTRAIN_METHOD_EDIT); ++index) {
+    entrain_option_t option;
+    entrain_option_init(&option);
+    EXPECT_EQ(entrain_option(ENTRAIN_METHOD_EDIT, index, &option), ENTRAIN_OK);
     const double value = ValueIn(config, option);
     if (value != option.default_value) {
       out << ' ' << option.name << '=' << value;

@@ -1,6 +1,7 @@
 /* Compiled against the headers of a release: an init function of today's library writes the whole of a struct as the
  * program knows it, and no byte around it. structs.h has a line STRUCT(name) for each struct of the release. */
 #include <entrain/entrain.h>
+#include <entrain/optim.h>
 #include <stdio.h>
 #include <string.h>
 

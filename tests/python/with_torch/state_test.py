@@ -215,7 +215,7 @@ def channel(seed, rounds):
     decayed = [p for p in model.parameters() if p.dim() > 1]
     rest = [p for p in model.parameters() if p.dim() < 2]
     groups = [{"params": decayed, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}]
-    return model, entrain.torch.ACCO(model, torch.optim.AdamW(groups, lr=0.01), comm=comm, scripted_counts=[1] * rounds)
+    return model, entrain.torch.ACCO(model, torch.optim.AdamW(groups, lr=0.01), comm=comm, min_microbatches=1, max_microbatches=1)
 
 
 def train(model, acco, first, last):
