@@ -102,7 +102,7 @@ int32_t ToWishes(uint64_t flags) {
 // Runs a call of the training loop. If the call fails, tells the other ranks the error, because
 // they may wait for this rank, and this rank may exit.
 template <typename Body>
-absl::Status Make(const char* function, entrain_edit_t* edit, Body& body) {
+absl::Status Make(const char* function, entrain_edit_t* edit, const Body& body) {
   const absl::Status status = body();
   if (!status.ok()) {
     edit->edit->Refused(entrain::Annotate(status, function));
@@ -119,11 +119,15 @@ entrain_status_t GuardCall(const char* function, entrain_edit_t* edit, const Bod
   });
 }
 
-// As GuardCall, or with `work` on a thread of the library.
+// As GuardCall, or with `work` on a thread of the library. `checked`: whether the arguments are good.
 template <typename Body>
 entrain_status_t GuardWork(const char* function, absl::string_view operation, entrain_edit_t* edit,
-                           entrain_work_t** work, const Body& body) {
-  return Guard(function, DoesOf(work), [&] {
+                           entrain_work_t** work, const absl::Status& checked, const Body& body) {
+  return Guard(function, DoesOf(work), [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(CheckIdle(edit, "edit"));
+    if (!checked.ok()) {
+      return Make(function, edit, [&] { return checked; });
+    }
     return CallOn(edit, "edit", operation, work,
                   [function, edit, body] { return Make(function, edit, body); });
   });
@@ -177,8 +181,8 @@ entrain_status_t entrain_edit_stream(const entrain_edit_t* edit, void** stream) 
 entrain_status_t entrain_edit_begin_forward(entrain_edit_t* edit, int32_t training,
                                             int32_t first_microbatch, int32_t* syncing,
                                             entrain_work_t** work) {
-  return GuardWork(__func__, "edit_begin_forward", edit, work, [=]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(syncing, "syncing"));
+  const absl::Status checked = NotNull(syncing, "syncing");
+  return GuardWork(__func__, "edit_begin_forward", edit, work, checked, [=]() -> absl::Status {
     ENTRAIN_ASSIGN_OR_RETURN(const bool began,
                              edit->edit->BeginForward(training != 0, first_microbatch != 0));
     *syncing = began ? 1 : 0;
@@ -243,7 +247,8 @@ entrain_status_t entrain_edit_wish(entrain_edit_t* edit, int32_t wishes) {
 }
 
 entrain_status_t entrain_edit_leave(entrain_edit_t* edit, entrain_work_t** work) {
-  return GuardWork(__func__, "edit_leave", edit, work, [edit] { return edit->edit->Leave(); });
+  return GuardWork(__func__, "edit_leave", edit, work, absl::OkStatus(),
+                   [edit] { return edit->edit->Leave(); });
 }
 
 entrain_status_t entrain_edit_replica(const entrain_edit_t* edit, int32_t replica,

@@ -233,7 +233,7 @@ TEST(OnDevice, OptimizersGoFromStreamToStreamAndWaitAsLongAsTheyAreTold) {
   entrain_optim_t* const here = OptimOf(rule, nullptr);
   EXPECT_FAILS(entrain_optim_set_stream(here, stream.get()), ENTRAIN_FAILED_PRECONDITION,
                "made for host memory");
-  EXPECT_FAILS(entrain_optim_set_stream(nullptr, stream.get()), ENTRAIN_INVALID_ARGUMENT, "wsam");
+  EXPECT_FAILS(entrain_optim_set_stream(nullptr, stream.get()), ENTRAIN_INVALID_ARGUMENT, "optim");
   entrain_optim_destroy(here);
   entrain_optim_destroy(wsam);
   entrain_optim_destroy(later);

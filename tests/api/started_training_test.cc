@@ -799,8 +799,10 @@ TEST(StartedTrainingCalls, RefusesWhatTheBlockingCallsRefuse) {
     EXPECT_FAILS(entrain_edit_begin_forward(model.edit, 1, 1, nullptr, &work),
                  ENTRAIN_INVALID_ARGUMENT, "syncing is NULL");
     EXPECT_FAILS(entrain_edit_leave(nullptr, &work), ENTRAIN_INVALID_ARGUMENT, "edit is NULL");
-    EXPECT_FAILS(entrain_shard_broadcast(model.shard, nullptr), ENTRAIN_INVALID_ARGUMENT,
-                 "work is NULL");
+    EXPECT_FAILS(entrain_shard_gradient_norm(model.shard, nullptr, &work), ENTRAIN_INVALID_ARGUMENT,
+                 "norm is NULL");
+    EXPECT_FAILS(entrain_edit_open_state(model.edit, ENTRAIN_CHECKPOINT_PORTABLE, nullptr, &work),
+                 ENTRAIN_INVALID_ARGUMENT, "state is NULL");
     EXPECT_EQ(work, nullptr);
   });
 }

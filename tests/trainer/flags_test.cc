@@ -142,7 +142,6 @@ TEST(Flags, WithoutAnEffectAreWarnings) {
       {{"--resume", "f", "--full-state-dict"}, "--full-state-dict has no effect on --resume"},
       {{"--wire-rounding", "stochastic"}, "--wire-rounding has no effect with --wire-format f32"},
       {{"--cpu-offload"}, "--cpu-offload has no effect with --device cpu"},
-      {{"--reducer", "gta", "--consensus-method", "sum", "--int8-mask"}, "--int8-mask has no"},
       // The value is the library's default. The library refuses any other value.
       {{"--method", "post-local-sgd", "--outer-momentum", "0.8"},
        "--outer-momentum has no effect with --method post-local-sgd"},

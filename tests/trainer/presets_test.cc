@@ -39,7 +39,7 @@ const char* const kCommandLines[] = {
     "--outer-nesterov --overlap-steps 2",
     "--no-outer-nesterov --no-skip-anomaly --clip-pseudo-grad 0 --no-pseudo-gradnorm-reduce",
     "--reducer none --overlap-merge add --no-staleness-penalty --outer-momentum-clip 3",
-    "--reducer gta --consensus-method count --int8-mask --sparsification-method magnitude "
+    "--reducer gta --consensus-method count --sparsification-method magnitude "
     "--density 0.25 --error-feedback --wire-format bf16 --wire-rounding stochastic",
     "--reducer linear --no-normalize --weight-softmax-temperature 2 --ewma-alpha 0.5 "
     "--ewma-warmup-steps 9 --ewma-threshold 4 --wire-format int8 --wire-block 64",
