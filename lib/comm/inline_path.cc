@@ -4,7 +4,6 @@
 
 #include "lib/base/log.h"
 #include "lib/comm/contribution.h"
-#include "lib/comm/packed_call.h"
 
 namespace entrain {
 namespace {
@@ -29,7 +28,7 @@ bool InlinePath::Pays(const Topology& topology, const Paths& paths) {
 bool InlinePath::MayTry(const Call& call) const {
   return pays_.load(std::memory_order_relaxed) && !call.options.background &&
          call.kind != CallKind::kRecvAny && call.reduction.op != ReduceOp::kCustom &&
-         !ContributionDiffers(call, ranks_) && !PackedCall::Is(call);
+         !ContributionDiffers(call, ranks_) && !IsPacked(call);
 }
 
 std::optional<absl::Status> InlinePath::RunAgain(const CallKey& key, const void* in, void* out) {
