@@ -69,8 +69,11 @@ std::optional<absl::Status> InlinePath::Run(const Call& call) {
     seat_.Leave();
     return status.ok() ? std::nullopt : std::optional(status);
   }
+  if (!admitted.plan->fits_inline) {
+    return HandOver(InlineEnd::kNoFit, call, std::move(admitted), {});
+  }
   const Descriptor descriptor = call.descriptor();
-  if (admitted.plan->fits_inline && CachedCall::MayRepeat(call)) {
+  if (CachedCall::MayRepeat(call)) {
     cache_.Keep(CachedCall(call, descriptor, admitted.wiring, made, admitted.plan));
   }
   InlineCall inlined(*admitted.plan, call, descriptor, admitted.wiring, BestKernels(),
