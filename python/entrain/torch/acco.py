@@ -26,6 +26,7 @@ from ..training import State, StateEntry
 from ._layers import check_copies, check_place, host_twin, is_dtensor, local_of, tensor_of
 from ._reports import Reports, Sink, span
 from ._seams import Hook, ddp_around, ddp_inside, make_alike, refuse_fsdp1, refuse_sparse, with_frozen
+from ._unseen import check_unscaled, forget_gradients, watch_gradients
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -69,7 +70,8 @@ class ACCO:
     optimizer  "adamw", "sgd" or "agd", an entrain.Optim, or a torch.optim.AdamW or SGD. A torch optimizer gives its
                options and parameter groups (weight decay, betas and relative learning rates may differ by group) and is
                not used afterwards (its own step, and a scheduler that changes its rates, are refused); its first group's lr is
-               then the default of `lr`. Gradients never lie in param.grad, so torch's clip_grad_norm_ sees none: set clip_norm
+               then the default of `lr`. Gradients never lie in param.grad, so torch's clip_grad_norm_ and clip_grad_value_ are refused while
+               ACCO has the parameters: set clip_norm, and read acco.info.grad_norm. A torch.amp.GradScaler is refused, too
     comm       all ranks; None: Comm.from_env(), which close() then closes. With join: None, or a communicator of this
                process alone
     staging    True: such copies also for parameters on the CPU; None: on accelerators only
@@ -164,6 +166,7 @@ class ACCO:
         self._rates = [] if self._optimizer is None else [float(group["lr"]) for group in self._optimizer.param_groups]
         if self._optimizer is not None:
             self._hooks.append(self._optimizer.register_step_pre_hook(self._refuse_step))
+        watch_gradients(self, params)
         #: Whether the run is over. The parameters are then equal on all ranks.
         self.finished = False
 
@@ -216,10 +219,11 @@ class ACCO:
         def add(param: Tensor) -> None:
             gradient = param.grad
             assert gradient is not None
+            param.grad = None
+            check_unscaled()
             if gradient.device != self._gradients.device:
                 self._check_model()
             self._gradients[first:first + param.numel()].add_(gradient.reshape(-1))
-            param.grad = None
 
         return add
 
@@ -359,6 +363,7 @@ class ACCO:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+        forget_gradients(self)
         self._accumulator = torch.empty(0)
         self._channel.close()
         if self._own_comm:

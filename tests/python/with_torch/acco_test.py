@@ -1,11 +1,14 @@
 """ACCO around a module; ranks are threads."""
 import copy
 import threading
+import warnings
 
 import pytest
 from conftest import ranks
 
 torch = pytest.importorskip("torch")
+from torch.nn.utils import clip_grad_norm_, clip_grad_value_, clip_grads_with_norm_, get_total_norm  # noqa: E402
+
 import entrain  # noqa: E402
 import entrain.torch  # noqa: E402
 
@@ -126,3 +129,59 @@ def test_a_run_resumes_from_the_newest_checkpoint(tmp_path):
         acco.close()
 
     ranks(2, body)
+
+
+def test_clipping_of_torch_is_refused_by_name():
+    comm = entrain.Comm.from_env()
+    model, other = build(), build()
+    acco = entrain.torch.ACCO(model, "adamw", comm=comm, method="dpu", limit=40, clip_norm=1e-3, min_microbatches=1, max_microbatches=1)
+    loss_of(model, 0, 0).backward()
+    for name, call in (("clip_grad_norm_", lambda: clip_grad_norm_(model.parameters(), 1.0)),  # imported before ACCO was made
+                       ("clip_grad_norm_", lambda: torch.nn.utils.clip_grad_norm_(max_norm=1.0, parameters=list(model.parameters()))),
+                       ("clip_grad_norm_", lambda: clip_grad_norm_(model[0].weight, 1.0)),
+                       ("clip_grad_value_", lambda: clip_grad_value_(model.parameters(), 0.1)),
+                       ("clip_grads_with_norm_", lambda: clip_grads_with_norm_(model.parameters(), 1.0, torch.tensor(2.0)))):
+        with pytest.raises(entrain.FailedPrecondition, match=f"{name} would find no gradients.*clip_norm.*acco.info.grad_norm"):
+            call()
+    with pytest.warns(UserWarning, match="get_total_norm would find no gradients"):
+        assert get_total_norm([p.grad for p in model.parameters() if p.grad is not None]) == 0
+    with warnings.catch_warnings():  # what is not ACCO's stays torch's
+        warnings.simplefilter("error")
+        assert float(get_total_norm(model.parameters())) > 0  # of the parameters themselves
+        assert clip_grad_norm_(other.parameters(), 1.0) == 0
+        loss_of(other, 0, 0).backward()
+        whole = float(get_total_norm([p.grad for p in other.parameters()]))
+        assert float(clip_grad_norm_(other.parameters(), 1e-3)) == pytest.approx(whole)
+        assert float(get_total_norm([p.grad for p in other.parameters()])) == pytest.approx(1e-3, rel=1e-2)
+    with pytest.warns(UserWarning, match="`parameters` is an empty generator"):
+        clip_grad_norm_((p for p in ()), 1.0)
+    for number in range(1, 4):
+        acco.step(16)
+        loss_of(model, 0, number).backward()
+    assert acco.info.grad_norm > 1e-3 and acco.info.clip_factor < 1
+    acco.close()
+    loss_of(model, 0, 0).backward()  # the parameters are the program's again
+    assert float(clip_grad_norm_(model.parameters(), 1.0)) > 0
+    clip_grad_value_(model.parameters(), 0.1)
+
+
+def test_a_grad_scaler_is_refused_where_it_scales_accos_gradients():
+    comm = entrain.Comm.from_env()
+    model, other = build(), build()
+    with entrain.torch.ACCO(model, "adamw", comm=comm, method="dpu", limit=40) as acco:
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        for scaled in (scaler.scale(loss_of(model, 0, 0)), scaler.scale([loss_of(model, 0, 0)])[0]):
+            with pytest.raises(entrain.FailedPrecondition, match="the gradients come from GradScaler.scale.*enabled=False"):
+                scaled.backward()
+            assert not acco._gradients.any() and all(p.grad is None for p in model.parameters())
+        x = torch.utils.checkpoint.checkpoint(model[1], model[0](torch.ones(1, 6)), use_reentrant=True)  # a pass inside the pass
+        with pytest.raises(entrain.FailedPrecondition, match="the gradients come from GradScaler.scale"):
+            scaler.scale(model[3](x).sum()).backward()
+        optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
+        scaler.scale(loss_of(other, 0, 0)).backward()  # of a model that is not ACCO's
+        scaler.step(optimizer)
+        scaler.update()
+        loss_of(model, 0, 0).backward()
+        torch.amp.GradScaler("cpu", enabled=False).scale(loss_of(model, 0, 1)).backward()
+        assert acco._gradients.any()
+        acco.step(16)
