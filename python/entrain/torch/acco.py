@@ -7,6 +7,7 @@
             break"""
 from __future__ import annotations
 
+import math
 import os
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Tuple, Type, TypeVar, Union
 
@@ -23,6 +24,7 @@ from .._library import lib
 from ..errors import ErrorRecord, FailedPrecondition, invalid
 from ..optim import Optim
 from ..training import State, StateEntry
+from ._joining import HandOver
 from ._layers import check_copies, check_place, host_twin, is_dtensor, local_of, tensor_of
 from ._rates import CommitRates, Scheduler
 from ._reports import Reports, Sink, span
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _T = TypeVar("_T", bound="ACCO")
+
+_HAND_OVER = 60.0  # seconds that a member spends on a newcomer's buffers. The other members wait for it in the next round
 
 
 def _refuse_flags(group: Dict[str, Any], *names: str) -> None:
@@ -82,8 +86,9 @@ class ACCO:
     comm       all ranks; None: Comm.from_env(), which close() then closes. With join: None, or a communicator of this
                process alone
     staging    True: such copies also for parameters on the CPU; None: where they are needed
-    options    those of entrain.ACCO: method, lr, min_lr, schedule_*, limit, clip_norm, warmup_rounds, ... With join the
-               model must have no buffers, and the frozen parameters that the other ranks have, because these do not send them
+    options    those of entrain.ACCO: method, lr, min_lr, schedule_*, limit, clip_norm, warmup_rounds, ... With join the model must have
+               the frozen parameters that the other ranks have, because these do not send them. After its first round one of them sends
+               it its buffers, for at most 60 s and half of `timeout`. If that fails, both go on, and a warning says so
 
     The loss of a micro-batch must be a mean over the micro-batch. A step's gradient is the mean over the micro-batches
     of all ranks. Thread safety: one thread at a time. `step` raises the failures of other ranks."""
@@ -117,11 +122,6 @@ class ACCO:
         self._staging = copies or not alike
         given = {name: tensor for name, tensor in model.named_parameters() if not tensor.requires_grad}
         given.update(model.named_buffers())
-        if settings.get("join") is not None:
-            for name, tensor in model.named_buffers():
-                if tensor.numel():
-                    raise invalid("ACCO", f"join={settings['join']}: the model has the buffer {name}, and the other ranks do not send "
-                                          "it; join with entrain.ACCO, and copy it yourself")
         if ddp_inside(model) is not None:
             raise invalid("ACCO", "the model is, or has inside, DistributedDataParallel: ACCO averages the gradients itself; give it the "
                                   "model without it")
@@ -145,9 +145,11 @@ class ACCO:
             optim = Optim(optimizer) if isinstance(optimizer, str) else optimizer
         with torch.no_grad():
             make_alike("ACCO", self.comm, ((name, tensor.detach()) for name, tensor in given.items()))
+        buffers = sorted(name for name, buffer in model.named_buffers() if buffer.numel())
         if settings.get("admit") == "exchange":
             frozen = ((name, param) for name, param in model.named_parameters() if not param.requires_grad)
-            settings["identity"] = with_frozen(settings.get("identity"), frozen)
+            # All ranks take part in the hand-over of buffers, or none.
+            settings["identity"] = {**(with_frozen(settings.get("identity"), frozen) or {}), "buffers": " ".join(buffers) or "none"}
         if self._rates is not None:
             settings["identity"] = {**(settings.get("identity") or {}), **self._rates.identity}
         # What the library sees of the parameters.
@@ -157,6 +159,12 @@ class ACCO:
         self._reports = Reports("ACCO", "rounds", "commits", self._channel.losses)
         self._reports.see(self._channel.info())
         self._store()
+        self._hand_over: Optional[HandOver] = None
+        if settings.get("admit") == "exchange" and buffers:
+            limit = min(_HAND_OVER, (settings.get("timeout") or math.inf) / 2)
+            self._hand_over = HandOver("ACCO", model, None, settings.get("admit_store"), 0, of="rank", limit=limit)
+        self._joining = joins  # until it has the others' buffers
+        self._joins = self._channel.info().joins
         # Gradients are in the library's memory, which lives as long as the channel, so the hooks are removed first.
         kind = settings.get("grads_dtype") or ("f32" if dtype == torch.float32 else "bf16")
         self._accumulator = _tensor(self._channel.gradients, kind)
@@ -309,7 +317,19 @@ class ACCO:
                 self._reports.see(self._channel.info())
             self._store()
             self._show_rates()
+            if self._hand_over is not None:
+                self._meet_newcomers(self._hand_over)
         return self.finished
+
+    def _meet_newcomers(self, hand_over: HandOver) -> None:
+        """Hands the buffers over if the round that was installed is the first one of a newcomer. All ranks, also the newcomer, install
+        this round, and see the number of newcomers grow."""
+        joins = self._channel.info().joins
+        if joins > self._joins and not self.finished:
+            here = self._channel.reduce([])
+            hand_over.meet(lambda values: self._channel.reduce(values).values, here.rank, here.ranks, self._joining)
+            self._joining = False
+        self._joins = joins
 
     def _continue(self) -> None:
         """Must be called when the state was replaced."""

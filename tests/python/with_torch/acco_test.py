@@ -96,8 +96,6 @@ def test_errors_name_what_is_wrong():
     refused("does not step the parameter 0.bias", torch.optim.SGD([p for p in model.parameters() if p.dim() > 1]))
     refused("the parameter 0.weight is torch.float64; expected", "adamw", model=copy.deepcopy(model).double())
     refused("kind: 'lion' is none of adamw, agd, sgd", "lion")
-    refused("join=0: the model has the buffer 1.running_mean, and the other ranks do not send it", "adamw",
-            model=torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)), join=0)
 
 
 def test_a_run_resumes_from_the_newest_checkpoint(tmp_path):
@@ -412,3 +410,56 @@ def test_parameters_of_several_types_train_in_f32(kinds, method, tmp_path):
 
 def flat32(model):
     return torch.cat([p.detach().float().reshape(-1) for p in model.parameters()])
+
+
+def test_a_program_keeps_its_buffers_its_data_and_its_random_numbers_in_the_checkpoint(tmp_path):
+    """As docs/python.md says."""
+    def body(comm):
+        class Noisy(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer, self.norm = torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8)
+                self.register_buffer("factor", torch.ones(3, dtype=torch.bfloat16))
+
+            def forward(self, x):
+                return self.norm(self.layer(x))
+
+        def start(seed):
+            with SEEDING:
+                torch.manual_seed(seed)
+                model = Noisy()
+            optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+            acco = entrain.torch.ACCO(model, optimizer, comm=comm, method="dpu", limit=40, min_microbatches=1, max_microbatches=1,
+                                      scheduler=StepLR(optimizer, 3, 0.5))
+            generator = torch.Generator().manual_seed(seed + comm.rank)
+            position, numbers = torch.zeros(1, dtype=torch.int64), generator.get_state()
+            for name, buffer in model.named_buffers():
+                acco.channel.add_state(f"buffers/{name}", buffer)
+            acco.channel.add_state("position", position)
+            acco.channel.add_state("random-numbers", numbers)
+            return model, acco, generator, position, numbers
+
+        def go(model, acco, generator, position, count):
+            for _ in range(count):
+                x = torch.randn(16, 6, generator=generator) + int(position)
+                model(x).square().mean().add(model.layer(x).sum() * 1e-3).backward()
+                position += 1
+                acco.step(16)
+
+        through, acco, generator, position, numbers = start(0)
+        go(through, acco, generator, position, 7)
+        numbers.copy_(generator.get_state())
+        acco.save(tmp_path, "step-7")
+        go(through, acco, generator, position, 5)
+        acco.close()
+        model, acco, generator, again, numbers = start(5)
+        assert acco.resume(tmp_path) == "step-7" and int(again) == 7
+        generator.set_state(numbers)
+        go(model, acco, generator, again, 5)
+        acco.close()
+        assert torch.equal(flat(model), flat(through)) and int(again) == int(position) == 12
+        for (name, mine), theirs in zip(model.named_buffers(), through.buffers()):
+            assert torch.equal(mine, theirs), name
+        assert model.norm.num_batches_tracked == 12
+
+    ranks(2, body)
