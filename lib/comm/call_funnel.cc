@@ -24,9 +24,9 @@ Call CallLike(CallKind kind, int64_t count, DType dtype) {
 
 }  // namespace
 
-CallFunnel::CallFunnel(FunnelOwner& owner, const CoreConfig& config, const Topology& topology,
+CallFunnel::CallFunnel(CommShell& shell, const CoreConfig& config, const Topology& topology,
                        const Peers& peers, const CommEnd& end, BufferPool& pool)
-    : owner_(owner),
+    : shell_(shell),
       config_(config),
       peers_(peers),
       end_(end),
@@ -91,7 +91,7 @@ absl::StatusOr<RefPtr<Work>> CallFunnel::Start(Call call, int64_t now_ns) {
   ENTRAIN_RETURN_IF_ERROR(AdmitLocked(call, &admitted));
   calls_.fetch_add(1, std::memory_order_relaxed);
   RefPtr<CallWork> work =
-      owner_.Submit(std::move(admitted), {call, std::move(staged), {}, now_ns, {}, nullptr});
+      shell_.Submit(std::move(admitted), {call, std::move(staged), {}, now_ns, {}, nullptr});
   if (work->waits()) {
     // The driver may start the work before this thread puts it in its line. The driver cannot miss
     // the work, because TakeTurns needs the lock that this thread holds.
@@ -136,7 +136,7 @@ absl::StatusOr<RefPtr<Work>> CallFunnel::LaunchPart(const Call& part, const Wiri
     admitted.wiring.contexts = among->contexts;
   }
   return RefPtr<Work>::Adopt(
-      owner_.Submit(std::move(admitted), {part, {}, {}, started_ns, std::move(whole), among})
+      shell_.Submit(std::move(admitted), {part, {}, {}, started_ns, std::move(whole), among})
           .Leak());
 }
 

@@ -8,7 +8,7 @@
 // own line.
 //
 // Thread safety: any thread, except for functions marked [driver]. Lock order: a thread that holds
-// mutex_ may take only the locks that FunnelOwner::Submit takes.
+// mutex_ may take only the locks that CommShell::Submit takes.
 #pragma once
 
 #include <atomic>
@@ -30,7 +30,9 @@
 #include "lib/comm/call_numbers.h"
 #include "lib/comm/call_work.h"
 #include "lib/comm/comm_end.h"
+#include "lib/comm/comm_shell.h"
 #include "lib/comm/core_config.h"
+#include "lib/comm/inline_path.h"
 #include "lib/comm/membership.h"
 #include "lib/comm/peers.h"
 #include "lib/comm/planner.h"
@@ -53,14 +55,6 @@ struct Refusal {
   friend bool operator==(const Refusal&, const Refusal&) = default;
 };
 
-// The interface of CallFunnel to its communicator.
-class FunnelOwner {
- public:
-  virtual ~FunnelOwner() = default;
-  // Makes the work of an admitted call, counts the call as open, and submits it to the driver.
-  virtual RefPtr<CallWork> Submit(Admitted admitted, CallWork::Begin begin) = 0;
-};
-
 class CallFunnel final : public InlineFunnel {
  public:
   // No call has this id. Every rank answers that it has started kPing. So a query about kPing tests
@@ -68,7 +62,7 @@ class CallFunnel final : public InlineFunnel {
   static constexpr CallId kPing{0xffffffff, 0};
 
   // All arguments must outlive this object.
-  CallFunnel(FunnelOwner& owner, const CoreConfig& config, const Topology& topology,
+  CallFunnel(CommShell& shell, const CoreConfig& config, const Topology& topology,
              const Peers& peers, const CommEnd& end, BufferPool& pool);
 
   // ---- Calls
@@ -159,7 +153,7 @@ class CallFunnel final : public InlineFunnel {
   // receives with this tag already wait in a line.
   bool MustWait(const Call& call) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  FunnelOwner& owner_;
+  CommShell& shell_;
   const CoreConfig& config_;
   const Peers& peers_;
   const CommEnd& end_;

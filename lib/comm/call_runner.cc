@@ -19,16 +19,16 @@ void Add(std::atomic<uint64_t>& sum, int64_t more) {
 
 // ---- Calls begin
 
-RefPtr<CallWork> CallRunner::Prepare(Admitted admitted, CallWork::Begin begin) {
-  auto work = RefPtr<CallWork>::Adopt(new CallWork(
-      *engine_, {owner_.Keep(), this}, with_.config.name, std::move(admitted), std::move(begin)));
+RefPtr<CallWork> CallRunner::Prepare(Admitted admitted, CallBegin begin) {
+  auto work = RefPtr<CallWork>::Adopt(new CallWork(*engine_, shell_.Keep(), with_.config.name,
+                                                   std::move(admitted), std::move(begin)));
   work->flight = with_.flight.Begin(work->flight_call());
   work->AddRef();  // the engine's reference, released when the work is over
   engine_->seat().CountOpenWork(1);
   return work;
 }
 
-RefPtr<CallWork> CallRunner::Submit(Admitted admitted, CallWork::Begin begin) {
+RefPtr<CallWork> CallRunner::Submit(Admitted admitted, CallBegin begin) {
   auto work = Prepare(std::move(admitted), std::move(begin));
   engine_->seat().Submit(work.get());
   return work;
@@ -41,7 +41,7 @@ void CallRunner::StartWork(CallWork* work) {
     if (!work->from().lent.empty()) {
       // The inline path has sent RTS messages that name the caller's buffers. Fail revokes the
       // context, so peers stop reading these buffers before the caller gets them back.
-      owner_.Fail(with_.end.status());
+      shell_.Fail(with_.end.status());
     }
     if (with_.open.Has(work)) {
       Finish(work, with_.end.status());
@@ -49,7 +49,7 @@ void CallRunner::StartWork(CallWork* work) {
     return;
   }
   if (work->waits()) {
-    NeedAttention();
+    shell_.NeedAttention();
     return;
   }
   with_.mismatches.Meet(work->wiring(), work->call().descriptor());
@@ -61,7 +61,7 @@ void CallRunner::StartWork(CallWork* work) {
   work->executor().Start(work->from());
   Record(work, work->flight_state());
   work->ready = true;  // Start may have completed the call
-  NeedAttention();
+  shell_.NeedAttention();
 }
 
 // ---- Calls of the inline path
@@ -70,7 +70,7 @@ absl::Status CallRunner::Over(const Descriptor& descriptor, const Wiring& wiring
   with_.mismatches.NoteOver(wiring, descriptor);
   with_.mismatches.Meet(wiring, descriptor);
   if (with_.mismatches.voting()) {
-    const std::shared_ptr<void> keep = owner_.Keep();
+    const std::shared_ptr<CommShell> keep = shell_.Keep();
     const RefPtr<Work> end = with_.mismatches.End();
     Attend();
     engine_->seat().Stay(*end);
@@ -90,7 +90,8 @@ absl::Status CallRunner::GoOn(const Call& call, Admitted admitted, const Progres
   // The start of the call is the deadline minus the timeout, but not later than `now`. If the
   // caller has set the deadline, the call started before `now`.
   const CallOptions& options = rest.options;
-  const std::shared_ptr<void> keep = owner_.Keep();  // keeps the communicator until the call ends
+  const std::shared_ptr<CommShell> keep =
+      shell_.Keep();  // keeps the communicator until the call ends
   const auto work =
       Prepare(std::move(admitted),
               {rest, {}, progress, std::min(now, options.deadline.at_ns - options.timeout_ns)});
@@ -146,7 +147,7 @@ void CallRunner::TendLines() {
   // sender left.
   const int gone = begun.empty() && with_.open.in_line() > 0 ? LastOfAllGone() : -1;
   if (gone >= 0) {
-    owner_.Fail(with_.inquiry.Loss(gone, engine_->PathStatus(with_.peers.endpoint(gone))));
+    shell_.Fail(with_.inquiry.Loss(gone, engine_->PathStatus(with_.peers.endpoint(gone))));
   }
 }
 
@@ -192,7 +193,7 @@ void CallRunner::CompleteReady() {
 
 void CallRunner::OnBroken(const CallWork& work) {
   if (work.executor().reduction_failed() != 0) {
-    owner_.Fail(with_.words.ReductionFailed(work));
+    shell_.Fail(with_.words.ReductionFailed(work));
     return;
   }
   const absl::Status& cause = work.executor().status();
@@ -200,7 +201,7 @@ void CallRunner::OnBroken(const CallWork& work) {
   const bool gone =
       cause.code() == absl::StatusCode::kUnavailable || cause.code() == absl::StatusCode::kAborted;
   if (gone && peer >= 0 && with_.inquiry.left(peer)) {
-    owner_.Fail(with_.inquiry.Loss(peer, cause));
+    shell_.Fail(with_.inquiry.Loss(peer, cause));
   } else if (gone && peer >= 0) {
     with_.mismatches.OnGone(peer);
     with_.inquiry.OnLost(peer, cause);  // the verdict of the inquiry ends the call
@@ -208,7 +209,7 @@ void CallRunner::OnBroken(const CallWork& work) {
     with_.mismatches.FoundBetweenTwo({work.wiring().user_tag, work.wiring().call_number},
                                      with_.words.Explain(work, cause));
   } else {
-    owner_.Fail(with_.words.Explain(work, cause));
+    shell_.Fail(with_.words.Explain(work, cause));
   }
 }
 

@@ -17,6 +17,7 @@
 #include "lib/comm/call_funnel.h"
 #include "lib/comm/call_work.h"
 #include "lib/comm/comm_end.h"
+#include "lib/comm/comm_shell.h"
 #include "lib/comm/core_config.h"
 #include "lib/comm/failure_words.h"
 #include "lib/comm/flight_recorder.h"
@@ -29,19 +30,7 @@
 
 namespace entrain {
 
-// The interface of CallRunner to its communicator.
-class RunnerOwner {
- public:
-  virtual ~RunnerOwner() = default;
-  // Returns a reference that keeps the communicator alive.
-  virtual std::shared_ptr<void> Keep() = 0;
-  // [driver] Requests that the driver call CallRunner::Attend soon.
-  virtual void NeedAttention() = 0;
-  // [driver] Ends the communicator.
-  virtual void Fail(const absl::Status& why) = 0;
-};
-
-class CallRunner final : public CallOwner, public FunnelOwner, public InlineOwner {
+class CallRunner final : public InlineOwner {
  public:
   // The other parts of the communicator. All must outlive this object.
   struct Parts {
@@ -56,18 +45,17 @@ class CallRunner final : public CallOwner, public FunnelOwner, public InlineOwne
     Mismatches& mismatches;
     FlightRecorder& flight;
   };
-  CallRunner(RunnerOwner& owner, std::shared_ptr<Engine> engine, const Parts& parts)
-      : owner_(owner), engine_(std::move(engine)), with_(parts) {}
+  CallRunner(CommShell& shell, std::shared_ptr<Engine> engine, const Parts& parts)
+      : shell_(shell), engine_(std::move(engine)), with_(parts) {}
 
   // Return the number of bytes of all finished calls. Calls of the inline path are not included.
   uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
   uint64_t bytes_received() const { return bytes_received_.load(std::memory_order_relaxed); }
 
-  // FunnelOwner
-  RefPtr<CallWork> Submit(Admitted admitted, CallWork::Begin begin) override;
-  // CallOwner [driver]
-  void StartWork(CallWork* work) override;
-  void NeedAttention() override { owner_.NeedAttention(); }
+  // See CommShell.
+  RefPtr<CallWork> Submit(Admitted admitted, CallBegin begin);
+  // [driver]
+  void StartWork(CallWork* work);
   // InlineOwner [driver]
   absl::Status Over(const Descriptor& descriptor, const Wiring& wiring) override;
   absl::Status GoOn(const Call& call, Admitted admitted, const Progress& progress) override;
@@ -83,7 +71,7 @@ class CallRunner final : public CallOwner, public FunnelOwner, public InlineOwne
  private:
   // Makes the work of a call and counts it as open. The engine holds one reference. If the caller
   // is the driver, it must start the work. Any other caller must submit the work to the driver.
-  RefPtr<CallWork> Prepare(Admitted admitted, CallWork::Begin begin);
+  RefPtr<CallWork> Prepare(Admitted admitted, CallBegin begin);
   // [driver] Starts the receives in lines (call_funnel.h) whose turn has come.
   void TendLines();
   // [driver] Returns a peer whose next message with this tag has begun to arrive. -1: no such peer.
@@ -98,7 +86,7 @@ class CallRunner final : public CallOwner, public FunnelOwner, public InlineOwne
   // If the call's state has changed, writes it to the flight recorder.
   void Record(CallWork* work, FlightState state);
 
-  RunnerOwner& owner_;
+  CommShell& shell_;
   const std::shared_ptr<Engine> engine_;
   const Parts with_;
   std::atomic<uint64_t> bytes_sent_{0}, bytes_received_{0};

@@ -5,12 +5,18 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "lib/comm/comm_shell.h"
+
 namespace entrain {
 
-CallWork::CallWork(Engine& engine, std::shared_ptr<CallOwner> owner, const std::string& comm,
-                   Admitted admitted, Begin begin)
+WorkInfo InfoOf(const std::string& comm, const Call& call, uint64_t number, int64_t started_ns) {
+  return {comm, NameOf(call.named().kind), call.options.user_tag, number, started_ns};
+}
+
+CallWork::CallWork(Engine& engine, std::shared_ptr<CommShell> shell, const std::string& comm,
+                   Admitted admitted, CallBegin begin)
     : Work(&engine),
-      owner_(std::move(owner)),
+      shell_(std::move(shell)),
       comm_(comm),
       begin_(std::move(begin)),
       wiring_(admitted.wiring),
@@ -19,11 +25,15 @@ CallWork::CallWork(Engine& engine, std::shared_ptr<CallOwner> owner, const std::
   MakeExecutor(std::move(admitted));
 }
 
+void CallWork::Run() {
+  shell_->StartWork(this);
+}
+
 void CallWork::MakeExecutor(Admitted admitted) {
   executor_.emplace(std::move(admitted.plan), begin_.call, admitted.wiring, BestKernels(),
                     std::move(admitted.scratch), [this] {
                       ready = true;
-                      owner_->NeedAttention();
+                      shell_->NeedAttention();
                     });
 }
 

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "lib/base/call.h"
+#include "lib/comm/admitted.h"
 #include "lib/comm/flight_recorder.h"
-#include "lib/comm/inline_path.h"
 #include "lib/comm/planner.h"
 #include "lib/engine/engine.h"
 #include "lib/engine/executor.h"
@@ -22,17 +22,7 @@
 
 namespace entrain {
 
-class CallWork;
-
-// The interface of CallWork to its communicator (CallRunner). All functions are [driver].
-class CallOwner {
- public:
-  virtual ~CallOwner() = default;
-  // Starts the call. CallWork::Run calls this function.
-  virtual void StartWork(CallWork* work) = 0;
-  // Must be called when a call has become ready (CallWork::ready).
-  virtual void NeedAttention() = 0;
-};
+class CommShell;
 
 // The state of an open call in a flight dump (docs/flight.md). [driver]
 struct FlightOpen {
@@ -53,24 +43,17 @@ struct PartGroup {
   Planner planner;  // guarded by CallFunnel's mutex
 };
 
+// Returns a description of a call. `comm`: the communicator's name. `number`: as in Blame::sequence.
+WorkInfo InfoOf(const std::string& comm, const Call& call, uint64_t number, int64_t started_ns);
+
 class CallWork final : public Work, public Job {
  public:
-  // The properties of a call, without those that CallFunnel adds (Admitted).
-  struct Begin {
-    Call call;
-    // If the input is not in the caller's buffer, the buffer to which the call's input points.
-    OwnedBuffer staged = {};
-    Progress from = {};  // the progress that the inline path has made
-    int64_t started_ns = 0;
-    RefPtr<Work> whole = {};           // the work of which this call is a part, or null
-    const PartGroup* among = nullptr;  // the ranks that exchange the call; null: all ranks
-  };
   // `comm`: the communicator's name.
-  CallWork(Engine& engine, std::shared_ptr<CallOwner> owner, const std::string& comm,
-           Admitted admitted, Begin begin);
+  CallWork(Engine& engine, std::shared_ptr<CommShell> shell, const std::string& comm,
+           Admitted admitted, CallBegin begin);
   // Job. CallRunner::Prepare has taken a reference for the engine, so this object lives until the
   // call is over.
-  void Run() override { owner_->StartWork(this); }
+  void Run() override;
   WorkInfo Info() const override;
 
   const Call& call() const { return begin_.call; }
@@ -114,9 +97,9 @@ class CallWork final : public Work, public Job {
  private:
   void MakeExecutor(Admitted admitted);
 
-  const std::shared_ptr<CallOwner> owner_;
-  const std::string& comm_;  // the communicator's name; owner_ keeps it alive
-  Begin begin_;
+  const std::shared_ptr<CommShell> shell_;
+  const std::string& comm_;  // the communicator's name; shell_ keeps it alive
+  CallBegin begin_;
   Wiring wiring_;
   std::atomic<uint64_t> number_;
   std::atomic<int> peer_;

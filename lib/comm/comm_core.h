@@ -1,6 +1,8 @@
-// The core of a communicator. The core owns the parts of the communicator and starts its calls. One
-// part, CommEvents, takes the engine's events. The user's handle, the engine and the works share
-// the core. A core may exist after Engine::Shutdown has destroyed the endpoints. After that the
+// The core of a communicator. The core owns the parts of the communicator, starts its calls, receives the
+// engine's events (control messages and early messages of the members, lost paths, timers), and passes
+// each to the part that handles it: the open calls, the inquiry, the vote, the agreements on the remaining
+// ranks, the end. The parts ask it back through CommShell alone. Each part is built after the parts that
+// it refers to. The user's handle, the engine and the works share the core. A core may exist after Engine::Shutdown has destroyed the endpoints. After that the
 // core does not use the endpoints.
 //
 // Thread safety: any thread, except for functions marked [driver] (lib/engine/driver_seat.h).
@@ -8,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,7 +18,7 @@
 #include "lib/base/status.h"
 #include "lib/comm/call_funnel.h"
 #include "lib/comm/call_runner.h"
-#include "lib/comm/comm_events.h"
+#include "lib/comm/comm_shell.h"
 #include "lib/comm/comm_stats.h"
 #include "lib/comm/core_config.h"
 #include "lib/comm/ending.h"
@@ -23,8 +26,13 @@
 #include "lib/comm/flight_dump.h"
 #include "lib/comm/flight_recorder.h"
 #include "lib/comm/inline_path.h"
+#include "lib/comm/inquiry.h"
+#include "lib/comm/member_report.h"
+#include "lib/comm/mismatch.h"
 #include "lib/comm/open_calls.h"
+#include "lib/comm/packed_call.h"
 #include "lib/comm/peers.h"
+#include "lib/comm/respondent.h"
 #include "lib/comm/survivor_calls.h"
 #include "lib/engine/engine.h"
 
@@ -32,13 +40,13 @@ namespace entrain {
 
 class CommCore;
 
-// Returns a description of a call. `number`: the call's number, as in Blame::sequence.
-WorkInfo InfoOf(const CommCore& core, const Call& call, uint64_t number, int64_t started_ns);
 // Returns the two lines of Planner::Explain, and then the text of Endpoint::Explain of each
 // endpoint. Equal texts appear once.
 absl::StatusOr<std::string> Explain(CommCore& core, CallKind kind, int64_t count, DType dtype);
 
-class CommCore final : private EventsOwner, public std::enable_shared_from_this<CommCore> {
+class CommCore final : public ContextOwner,
+                       private CommShell,
+                       public std::enable_shared_from_this<CommCore> {
  public:
   CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig config);
   // Makes the core. Computes config.paths.cores from the cores of all members. Tells the engine if
@@ -47,7 +55,7 @@ class CommCore final : private EventsOwner, public std::enable_shared_from_this<
                                         CoreConfig config);
 
   // Makes the core of a communicator of some ranks of `parent`. `members`: the ranks, each with its
-  // context number in the new communicator. The caller must call events().Open().
+  // context number in the new communicator. The caller must call Open().
   static std::shared_ptr<CommCore> MakeFrom(const CommCore& parent, std::string name,
                                             uint64_t generation,
                                             const std::vector<std::pair<int, Context>>& members);
@@ -65,9 +73,30 @@ class CommCore final : private EventsOwner, public std::enable_shared_from_this<
   // While the returned object exists, an end of this communicator with an error also ends `part`.
   // If this communicator has ended already, ends `part` at once.
   [[nodiscard]] std::shared_ptr<void> EndToo(const std::shared_ptr<CommCore>& part);
-  // [driver] Returns the object that takes the engine's events. On any thread: its setting of the
-  // silence (Inquiry::SetSilence).
-  CommEvents& events() { return events_; }
+  // Any thread: its setting of the silence (Inquiry::SetSilence).
+  Inquiry& inquiry() { return inquiry_; }
+
+  // ---- [driver]
+  // Opens the communicator's context in the engine. Must be called once, before any call.
+  void Open();
+  // Must be called when the user releases the communicator. `what`: a phrase for errors, for
+  // example "destroyed the communicator".
+  void Leave(absl::string_view what);
+  // Returns this rank's knowledge of each rank, in rank order.
+  std::vector<MemberReport> Members() const;
+  // ContextOwner
+  void Attend() override;
+  void OnControl(Endpoint& from, absl::string_view message) override;
+  void OnLost(Endpoint& from, const absl::Status& why) override;
+  Deadline next_tick() const override;
+  void OnTick(int64_t now_ns) override;
+  void OnEarly(Endpoint& from, const Envelope& envelope) override;
+  std::string UserOf(ConstBytes bytes) const override;
+  void OnShutdown() override;
+  std::optional<int64_t> waits_since() const override;
+  Deadline FindOut(HeldUpBy then) override;
+
+  // ---- Any thread
   // SetPaths and SetProbed change the values by which plans are chosen. Plans made before are
   // discarded.
   void SetPaths(const Paths& paths);
@@ -76,6 +105,8 @@ class CommCore final : private EventsOwner, public std::enable_shared_from_this<
   const FlightRecorder& flight() const { return flight_; }
   // [driver] Returns the part of a flight dump that must be collected on the driver.
   FlightLook flight_look() const;
+  // What a packed call uses of this communicator.
+  PackedCall::Parts packed_parts() { return {Keep(), engine_, config_, pool_, funnel_, ending_}; }
   // Returns the name of the transport to a member, or "self" for this rank itself.
   absl::string_view transport_to(int rank) const;
   // Blocks until all calls started so far are over. Returns false if a call is not over at
@@ -99,11 +130,33 @@ class CommCore final : private EventsOwner, public std::enable_shared_from_this<
   int size() const { return static_cast<int>(config_.members.size()); }
 
  private:
-  // EventsOwner. All functions but Keep are [driver].
-  std::shared_ptr<void> Keep() override { return shared_from_this(); }
-  void OnFailure() override;
+  // CommShell
+  std::shared_ptr<CommShell> Keep() override {
+    return std::shared_ptr<CommShell>(shared_from_this(), this);
+  }
+  RefPtr<CallWork> Submit(Admitted admitted, CallBegin begin) override {
+    return runner_.Submit(std::move(admitted), std::move(begin));
+  }
+  void StartWork(CallWork* work) override { runner_.StartWork(work); }
+  void NeedAttention() override;
+  void NeedFlush() override { engine_.seat().NeedFlush(); }
+  bool left(int rank) const override { return inquiry_.left(rank); }
+  bool SaysNothing(int rank) const override;
+  absl::Status CauseOf(int rank) const override;
+  int64_t silence_ns() const override { return inquiry_.silence_ns(); }
+  void Fail(const absl::Status& why) override { ending_.Fail(why); }
+  void Disagree(CallId call, uint64_t sequence, const Vote::Result& votes) override;
+  void EndAsStale(const absl::Status& why) override { ending_.EndAsStale(why); }
+  void EndCalls(const absl::Status& why) override;
   std::shared_ptr<CommCore> MakeNext(const std::string& name,
                                      const std::vector<std::pair<int, Context>>& members) override;
+  void GiveUp(CommCore& next, absl::string_view why) override;
+
+  // Returns true if the communicator has ended. After the end, only agreements on the remaining
+  // ranks run.
+  bool Over() const { return !engine_.Accepts(config_.context); }
+  // Requests a flight dump, and ends the parts that end with this communicator.
+  void TellOfFailure();
 
   const std::shared_ptr<Engine> engine_holder_;
   Engine& engine_;
@@ -118,11 +171,16 @@ class CommCore final : private EventsOwner, public std::enable_shared_from_this<
 
   OpenCalls open_;  // [driver]
   FlightRecorder flight_;
-  CommEvents events_;  // [driver]
   Ending ending_;
-  CallRunner runner_;
   CallFunnel funnel_;
+  Mismatches mismatches_;  // [driver]
+  Inquiry inquiry_;
+  Respondent respondent_;    // [driver]
+  SurvivorCalls survivors_;  // [driver]
+  CallRunner runner_;
   InlinePath inline_;
+  int64_t opened_ns_ = 0;                    // [driver]
+  bool attending_ = false;                   // [driver]
   using Tie = std::weak_ptr<CommCore>;       // to a communicator that ends too
   std::vector<std::weak_ptr<Tie>> end_too_;  // [driver]
 };

@@ -41,8 +41,7 @@ Communicator::~Communicator() {
     core_->ending().Abort(absl::StrCat("it destroyed the communicator with ", open,
                                        " unfinished calls on device memory"));
   }
-  core_->engine().seat().RunInDriver(
-      [this] { core_->events().Leave("destroyed the communicator"); });
+  core_->engine().seat().RunInDriver([this] { core_->Leave("destroyed the communicator"); });
   if (device_calls_ != nullptr) {
     device_calls_->Close();
   }
@@ -281,7 +280,7 @@ absl::Status Communicator::Agree(uint32_t* flag, int64_t timeout_ns) {
 
 std::vector<MemberReport> Communicator::Members() const {
   std::vector<MemberReport> reports;
-  core_->engine().seat().RunInDriver([&] { reports = core_->events().Members(); });
+  core_->engine().seat().RunInDriver([&] { reports = core_->Members(); });
   return reports;
 }
 
@@ -294,7 +293,7 @@ void Communicator::EndWith(const absl::Status& why) {
 void Communicator::LeaveWith(const absl::Status& why) {
   EndWith(why);
   core_->engine().seat().RunInDriver([this] {
-    core_->events().Leave("gave up");
+    core_->Leave("gave up");
     core_->engine().Flush();
   });
 }
@@ -358,11 +357,11 @@ void Communicator::SetTimeout(int64_t timeout_ns) {
 }
 
 int64_t Communicator::silence_ns() const {
-  return core_->events().inquiry().silence_ns();
+  return core_->inquiry().silence_ns();
 }
 
 void Communicator::SetSilence(int64_t silence_ns) {
-  core_->events().inquiry().SetSilence(silence_ns);
+  core_->inquiry().SetSilence(silence_ns);
 }
 uint64_t Communicator::last_sequence() const {
   return core_->funnel().last_sequence();

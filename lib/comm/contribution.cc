@@ -18,4 +18,8 @@ void Contribute(const Call& call, void* dst, const void* src, int64_t count) {
   }
 }
 
+bool IsPacked(const Call& call) {
+  return call.reduction.merging != nullptr && call.reduction.merging->Packs();
+}
+
 }  // namespace entrain

@@ -14,6 +14,8 @@ namespace entrain {
 // Returns true if the contribution differs from the input buffer. The caller must then call
 // Contribute. `size`: the number of ranks.
 bool ContributionDiffers(const Call& call, int size);
+// Returns true if the call's contributions are sent packed (packed_call.h).
+bool IsPacked(const Call& call);
 // Writes the contribution of `count` elements to `dst`, which may be `src`.
 void Contribute(const Call& call, void* dst, const void* src, int64_t count);
 

@@ -280,7 +280,7 @@ absl::StatusOr<std::shared_ptr<Communicator>> Meet(Preparation prepared, StoreMe
       {prepared.name, card.rank, card.context, *std::move(members), std::move(settings.overrides),
        settings.tuning, Paths(), prepared.timeout_ns, prepared.name, settings.determinism,
        prepared.generation, settings.probe, prepared.silence_ns});
-  core->engine().seat().RunInDriver([&] { core->events().Open(); });
+  core->engine().seat().RunInDriver([&] { core->Open(); });
   auto comm = std::make_shared<Communicator>(prepared.runtime, core);
   // In MeetAll every two ranks exchange messages. So after MeetAll this rank can reach all other
   // ranks.

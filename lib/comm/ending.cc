@@ -10,9 +10,9 @@
 
 namespace entrain {
 
-Ending::Ending(EndingOwner& owner, Engine& engine, const CoreConfig& config, const Peers& peers,
+Ending::Ending(CommShell& shell, Engine& engine, const CoreConfig& config, const Peers& peers,
                const FailureWords& words, const OpenCalls& open)
-    : owner_(owner), engine_(engine), config_(config), peers_(peers), words_(words), open_(open) {}
+    : shell_(shell), engine_(engine), config_(config), peers_(peers), words_(words), open_(open) {}
 
 Blame Ending::Mine(Phase phase) const {
   return words_.BlameFor(nullptr, config_.rank, phase);
@@ -33,7 +33,7 @@ void Ending::EndHere(const absl::Status& why, bool leaves) {
 void Ending::FailSoon(bool leaves) {
   class EndJob final : public Job {
    public:
-    EndJob(Ending& ending, std::shared_ptr<void> keep, bool leaves)
+    EndJob(Ending& ending, std::shared_ptr<CommShell> keep, bool leaves)
         : ending_(ending), keep_(std::move(keep)), leaves_(leaves) {}
     void Run() override {
       ending_.Fail(ending_.status());
@@ -45,10 +45,10 @@ void Ending::FailSoon(bool leaves) {
 
    private:
     Ending& ending_;
-    const std::shared_ptr<void> keep_;
+    const std::shared_ptr<CommShell> keep_;
     const bool leaves_;
   };
-  engine_.seat().Submit(new EndJob(*this, owner_.Keep(), leaves));
+  engine_.seat().Submit(new EndJob(*this, shell_.Keep(), leaves));
   engine_.seat().Kick();
 }
 
@@ -78,7 +78,7 @@ void Ending::EndLike(const Ending& parent) {
 // ---- [driver]
 
 void Ending::Fail(const absl::Status& why) {
-  const std::shared_ptr<void> keep = owner_.Keep();
+  const std::shared_ptr<CommShell> keep = shell_.Keep();
   end_.Set(why);
   if (!engine_.Accepts(config_.context)) {
     return;  // the communicator has already ended
@@ -89,7 +89,7 @@ void Ending::Fail(const absl::Status& why) {
 }
 
 void Ending::EndAsStale(const absl::Status& why) {
-  const std::shared_ptr<void> keep = owner_.Keep();
+  const std::shared_ptr<CommShell> keep = shell_.Keep();
   end_.Set(why);
   if (engine_.Accepts(config_.context)) {
     Conclude(why, WithBlame(absl::AbortedError(absl::StrCat(
@@ -111,7 +111,7 @@ void Ending::Conclude(const absl::Status& why, const absl::Status& told) {
   if (!open_.empty()) {
     ENTRAIN_LOG(kInfo, why.message());
   }
-  owner_.EndCalls(why);
+  shell_.EndCalls(why);
 }
 
 void Ending::TellMembers(const absl::Status& why, const absl::Status& told) {
@@ -121,7 +121,7 @@ void Ending::TellMembers(const absl::Status& why, const absl::Status& told) {
       continue;
     }
     endpoint->Revoke(config_.context, peers_.context(r), why);
-    if (!owner_.left(r)) {
+    if (!shell_.left(r)) {
       peers_.SendTwice(r, ControlKind::kAbort, EncodeStatus(told));
     }
   }

@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 
 #include "lib/comm/comm_end.h"
+#include "lib/comm/comm_shell.h"
 #include "lib/comm/core_config.h"
 #include "lib/comm/failure_words.h"
 #include "lib/comm/open_calls.h"
@@ -20,22 +21,10 @@
 
 namespace entrain {
 
-// The interface of Ending to its communicator.
-class EndingOwner {
- public:
-  virtual ~EndingOwner() = default;
-  // Returns a reference that keeps the communicator alive.
-  virtual std::shared_ptr<void> Keep() = 0;
-  // [driver] Returns true if the member has left by itself. No error is sent to such a member.
-  virtual bool left(int rank) const = 0;
-  // [driver] Ends all open calls, inquiries and votes.
-  virtual void EndCalls(const absl::Status& why) = 0;
-};
-
 class Ending {
  public:
   // All arguments must outlive this object.
-  Ending(EndingOwner& owner, Engine& engine, const CoreConfig& config, const Peers& peers,
+  Ending(CommShell& shell, Engine& engine, const CoreConfig& config, const Peers& peers,
          const FailureWords& words, const OpenCalls& open);
 
   const CommEnd& end() const { return end_; }
@@ -73,7 +62,7 @@ class Ending {
   // Returns a record that blames this rank.
   Blame Mine(Phase phase) const;
 
-  EndingOwner& owner_;
+  CommShell& shell_;
   Engine& engine_;
   const CoreConfig& config_;
   const Peers& peers_;

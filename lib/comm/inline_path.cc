@@ -4,7 +4,6 @@
 
 #include "lib/base/log.h"
 #include "lib/comm/contribution.h"
-#include "lib/comm/packed_call.h"
 
 namespace entrain {
 namespace {
@@ -29,7 +28,7 @@ bool InlinePath::Pays(const Topology& topology, const Paths& paths) {
 bool InlinePath::MayTry(const Call& call) const {
   return pays_.load(std::memory_order_relaxed) && !call.options.background &&
          call.kind != CallKind::kRecvAny && call.reduction.op != ReduceOp::kCustom &&
-         !ContributionDiffers(call, ranks_) && !PackedCall::Is(call);
+         !ContributionDiffers(call, ranks_) && !IsPacked(call);
 }
 
 std::optional<absl::Status> InlinePath::RunAgain(const CallKey& key, const void* in, void* out) {
@@ -70,8 +69,11 @@ std::optional<absl::Status> InlinePath::Run(const Call& call) {
     seat_.Leave();
     return status.ok() ? std::nullopt : std::optional(status);
   }
+  if (!admitted.plan->fits_inline) {
+    return HandOver(InlineEnd::kNoFit, call, std::move(admitted), {});
+  }
   const Descriptor descriptor = call.descriptor();
-  if (admitted.plan->fits_inline && CachedCall::MayRepeat(call)) {
+  if (CachedCall::MayRepeat(call)) {
     cache_.Keep(CachedCall(call, descriptor, admitted.wiring, made, admitted.plan));
   }
   InlineCall inlined(*admitted.plan, call, descriptor, admitted.wiring, BestKernels(),

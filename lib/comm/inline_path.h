@@ -21,6 +21,7 @@
 #include "absl/status/status.h"
 
 #include "lib/base/call.h"
+#include "lib/comm/admitted.h"
 #include "lib/comm/cost_model.h"
 #include "lib/comm/flight_recorder.h"
 #include "lib/comm/plan_cache.h"
@@ -30,15 +31,6 @@
 #include "lib/memory/buffer.h"
 
 namespace entrain {
-
-// The objects that a call gets before it starts.
-struct Admitted {
-  std::shared_ptr<const Plan> plan;
-  OwnedBuffer scratch;
-  Wiring wiring;
-  // True: the call has no number yet, and must wait for its number in a line of CallFunnel.
-  bool waits = false;
-};
 
 // The interface of the inline path to the object that admits calls (CallFunnel).
 class InlineFunnel {

@@ -20,10 +20,10 @@ constexpr int64_t kLongestMoreNs = 2 * kSecond;
 
 }  // namespace
 
-Inquiry::Inquiry(InquiryOwner& owner, const Peers& peers, const CallFunnel& funnel,
+Inquiry::Inquiry(CommShell& shell, const Peers& peers, const CallFunnel& funnel,
                  const OpenCalls& open, const FailureWords& words, const Clock& clock,
                  int64_t silence_ns)
-    : owner_(owner),
+    : shell_(shell),
       peers_(peers),
       funnel_(funnel),
       open_(open),
@@ -76,7 +76,7 @@ void Inquiry::Tell(const CallWork& work) {
       last = r;
     }
   }
-  owner_.NeedFlush();
+  shell_.NeedFlush();
 }
 
 CallWork* Inquiry::Unwarned() const {
@@ -148,9 +148,9 @@ void Inquiry::Watch(int64_t now_ns) {
     }
   }
   if (!silent.empty()) {
-    owner_.Fail(words_.Silent(*oldest, silent, allowed, now_ns));
+    shell_.Fail(words_.Silent(*oldest, silent, allowed, now_ns));
   } else if (asks) {
-    owner_.NeedFlush();
+    shell_.NeedFlush();
   }
 }
 
@@ -163,7 +163,7 @@ bool Inquiry::AsksForOthers() const {
 void Inquiry::Expire(CallWork* work, int64_t now_ns) {
   if (const Running running = open_.HeldUpByFunction(*work, now_ns); running.work != nullptr) {
     // This rank knows the reason, so it need not ask the other ranks.
-    owner_.Fail(words_.TimedOut(*work, words_.FindingOf(running, now_ns), now_ns));
+    shell_.Fail(words_.TimedOut(*work, words_.FindingOf(running, now_ns), now_ns));
     return;
   }
   // Only one inquiry runs at a time. The running one may be:
@@ -203,7 +203,7 @@ bool Inquiry::Ask(CallWork* work, int64_t now_ns, int64_t answer_ns) {
     TakeReceived(r);
     SendQuery(r, query->nonce, asked, about, mine);
   }
-  owner_.NeedFlush();
+  shell_.NeedFlush();
   return true;
 }
 
@@ -288,7 +288,7 @@ void Inquiry::OnLost(int rank, const absl::Status& why) {
     lost_why_ = why;
   }
   // If the peer has already reported an error, no better reason will come, so do not wait.
-  const bool told = !owner_.CauseOf(rank).ok();
+  const bool told = !shell_.CauseOf(rank).ok();
   membership_.OnLost(rank, clock_.Now(),
                      told ? 0 : Membership::kGraceNs + peers_.SlowestRoundTrip());
 }
@@ -313,7 +313,7 @@ void Inquiry::Warn(const CallWork& work, const Finding& finding) {
 
 void Inquiry::TakeVerdict(const Membership::Verdict& verdict, int64_t now_ns) {
   if (verdict.lost) {
-    owner_.Fail(Loss(verdict.guilty, lost_why_));
+    shell_.Fail(Loss(verdict.guilty, lost_why_));
     return;
   }
   CallWork* const work = std::exchange(asked_, nullptr);
@@ -325,7 +325,7 @@ void Inquiry::TakeVerdict(const Membership::Verdict& verdict, int64_t now_ns) {
   if (work->inquired) {
     finding.blame.late.assign(verdict.late.begin(), verdict.late.end());
     finding.blame.late_ranks = static_cast<int32_t>(verdict.late.size());
-    owner_.Fail(words_.TimedOut(*work, finding, now_ns));
+    shell_.Fail(words_.TimedOut(*work, finding, now_ns));
   } else {
     if (warns) {
       Warn(*work, finding);
@@ -359,7 +359,7 @@ Finding Inquiry::FindingOf(const CallWork& work, const Membership::Verdict& verd
   const absl::Status excuse =
       verdict.answer == Answer::kExcused
           ? excuses_[member]
-          : (membership_.left(verdict.guilty) ? owner_.CauseOf(verdict.guilty) : absl::OkStatus());
+          : (membership_.left(verdict.guilty) ? shell_.CauseOf(verdict.guilty) : absl::OkStatus());
   if (!excuse.ok()) {
     absl::StrAppend(&finding.reason, ": ", excuse.message());
     finding.blame = words_.WithCall(words_.BlameHere(excuse), work);
@@ -396,7 +396,7 @@ Finding Inquiry::FindingOfNobody(const CallWork& work, Finding finding) const {
 absl::Status Inquiry::Loss(int rank, const absl::Status& path) const {
   const Refusal& refusal = refusals_[static_cast<size_t>(rank)];
   return words_.Loss(rank, path, open_.first(), IsDue(rank, refusal) ? refusal.why : "",
-                     owner_.CauseOf(rank));
+                     shell_.CauseOf(rank));
 }
 
 // ---- Calls that members could not start

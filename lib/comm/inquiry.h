@@ -33,6 +33,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "lib/comm/call_funnel.h"
+#include "lib/comm/comm_shell.h"
 #include "lib/comm/failure_words.h"
 #include "lib/comm/membership.h"
 #include "lib/comm/open_calls.h"
@@ -40,19 +41,6 @@
 #include "lib/comm/peers.h"
 
 namespace entrain {
-
-// The interface of Inquiry to its communicator.
-class InquiryOwner {
- public:
-  virtual ~InquiryOwner() = default;
-  // Returns the status with which the member's process has reported the end of one of its
-  // communicators. Reports from before this communicator was opened do not count. OK: no report.
-  virtual absl::Status CauseOf(int rank) const = 0;
-  // Makes the driver flush sent messages to the peers before the thread stops being the driver.
-  virtual void NeedFlush() = 0;
-  // Ends the communicator.
-  virtual void Fail(const absl::Status& why) = 0;
-};
 
 class Inquiry {
  public:
@@ -62,7 +50,7 @@ class Inquiry {
 
   // All arguments must exist during every call of a member function. The destructor does not use
   // them.
-  Inquiry(InquiryOwner& owner, const Peers& peers, const CallFunnel& funnel, const OpenCalls& open,
+  Inquiry(CommShell& shell, const Peers& peers, const CallFunnel& funnel, const OpenCalls& open,
           const FailureWords& words, const Clock& clock, int64_t silence_ns = 0);
 
   // ---- Silence
@@ -149,7 +137,7 @@ class Inquiry {
   // call, because `rank` has then made the refused call after all.
   bool IsDue(int rank, const Refusal& refusal) const;
 
-  InquiryOwner& owner_;
+  CommShell& shell_;
   const Peers& peers_;
   const CallFunnel& funnel_;
   const OpenCalls& open_;

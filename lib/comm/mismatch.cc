@@ -20,9 +20,9 @@ class Mismatches::EndWork final : public Work {
   void Give() { Finish(absl::OkStatus()); }
 };
 
-Mismatches::Mismatches(MismatchOwner& owner, const ComparedCalls& open, const Peers& peers,
+Mismatches::Mismatches(CommShell& shell, const ComparedCalls& open, const Peers& peers,
                        const Clock& clock)
-    : owner_(owner), open_(open), peers_(peers), clock_(clock), vote_(peers.size()) {}
+    : shell_(shell), open_(open), peers_(peers), clock_(clock), vote_(peers.size()) {}
 
 Mismatches::~Mismatches() = default;
 
@@ -47,7 +47,7 @@ void Mismatches::Meet(const Wiring& call, const Descriptor& mine) {
     Found(*heard->from, heard->descriptor, own);
   }
   if (vote_.IsAbout(own.id)) {
-    owner_.NeedAttention();  // this rank can vote now
+    shell_.NeedAttention();  // this rank can vote now
   }
 }
 
@@ -94,11 +94,11 @@ void Mismatches::Begin(CallId call) {
   voted_ = false;
   witnessed_ = -1;
   for (int r = 0; r < peers_.size(); ++r) {
-    if (owner_.SaysNothing(r)) {
+    if (shell_.SaysNothing(r)) {
       vote_.OnGone(r);
     }
   }
-  owner_.NeedAttention();
+  shell_.NeedAttention();
 }
 
 void Mismatches::SendBallot() {
@@ -121,11 +121,11 @@ void Mismatches::SendBallot() {
                                  .PutRaw(&witnessed_call_, sizeof(witnessed_call_))
                                  .Take();
   for (int r = 0; r < peers_.size(); ++r) {
-    if (peers_.endpoint(r) != nullptr && !owner_.SaysNothing(r)) {
+    if (peers_.endpoint(r) != nullptr && !shell_.SaysNothing(r)) {
       peers_.SendSoon(r, ControlKind::kBallot, ballot);
     }
   }
-  owner_.NeedFlush();
+  shell_.NeedFlush();
 }
 
 void Mismatches::OnBallot(int rank, Reader& reader) {
@@ -143,14 +143,14 @@ void Mismatches::OnBallot(int rank, Reader& reader) {
     if (witnessed >= 0) {
       vote_.Witness(witnessed, its_call);
     }
-    owner_.NeedAttention();
+    shell_.NeedAttention();
   }
 }
 
 void Mismatches::OnGone(int rank) {
   if (vote_.on()) {
     vote_.OnGone(rank);
-    owner_.NeedAttention();
+    shell_.NeedAttention();
   }
 }
 
@@ -174,11 +174,11 @@ void Mismatches::Count() {
   const CallId call = vote_.call();
   if (result.parties.size() > 1) {
     const std::optional<OwnCall> own = Own(call);
-    owner_.Disagree(call, own ? own->sequence : call.number, result);
+    shell_.Disagree(call, own ? own->sequence : call.number, result);
   } else if (!between_two_.ok()) {
     // All descriptors are equal, but FoundBetweenTwo has reported a difference that descriptors do
     // not show.
-    owner_.Fail(between_two_);
+    shell_.Fail(between_two_);
   }
   EndVote();
 }

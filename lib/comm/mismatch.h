@@ -18,6 +18,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "lib/comm/call_notes.h"
+#include "lib/comm/comm_shell.h"
 #include "lib/comm/peers.h"
 #include "lib/comm/vote.h"
 #include "lib/engine/plan.h"
@@ -36,28 +37,10 @@ class ComparedCalls {
   virtual Deadline FirstDeadline() const = 0;
 };
 
-// The interface of Mismatches to its communicator.
-class MismatchOwner {
- public:
-  virtual ~MismatchOwner() = default;
-  // Returns true if the rank has left or its path is lost, so that it sends nothing any more.
-  virtual bool SaysNothing(int rank) const = 0;
-  // Makes the driver flush sent messages to the peers before the thread stops being the driver.
-  virtual void NeedFlush() = 0;
-  // Requests that the driver call Mismatches::Attend soon.
-  virtual void NeedAttention() = 0;
-  // Ends the communicator because the calls of the ranks do not match. `sequence`: the number of
-  // this rank's call.
-  virtual void Disagree(CallId call, uint64_t sequence, const Vote::Result& votes) = 0;
-  // Ends the communicator.
-  virtual void Fail(const absl::Status& why) = 0;
-};
-
 class Mismatches {
  public:
   // All arguments must outlive this object.
-  Mismatches(MismatchOwner& owner, const ComparedCalls& open, const Peers& peers,
-             const Clock& clock);
+  Mismatches(CommShell& shell, const ComparedCalls& open, const Peers& peers, const Clock& clock);
   ~Mismatches();
 
   // ---- Calls of peers and of this rank
@@ -101,7 +84,7 @@ class Mismatches {
   void Count();
   void EndVote();
 
-  MismatchOwner& owner_;
+  CommShell& shell_;
   const ComparedCalls& open_;
   const Peers& peers_;
   const Clock& clock_;

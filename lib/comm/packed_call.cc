@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 
 #include "lib/base/status.h"
-#include "lib/comm/comm_core.h"
 #include "lib/comm/merge_state.h"
 #include "lib/kernels/merge.h"
 
@@ -87,18 +86,14 @@ enum : uint64_t { kMask = 1, kRounding = 2, kResultRounding = 3 };
 
 // ---- The thread that starts the call
 
-bool PackedCall::Is(const Call& call) {
-  return call.reduction.merging != nullptr && call.reduction.merging->Packs();
-}
-
-PackedCall::PackedCall(std::shared_ptr<CommCore> core, const Call& call, int64_t now_ns)
-    : Work(&core->engine()),
-      core_(std::move(core)),
+PackedCall::PackedCall(const Parts& parts, const Call& call, int64_t now_ns)
+    : Work(&parts.engine),
+      with_(parts),
       call_(std::make_shared<const Call>(call)),
       merging_(*call_->reduction.merging),
       kernels_(BestKernels()),
-      rank_(core_->rank()),
-      size_(core_->size()),
+      rank_(parts.config.rank),
+      size_(static_cast<int>(parts.config.members.size())),
       now_ns_(now_ns),
       packing_(PackingOf(call)),
       result_packing_(ResultPackingOf(call)),
@@ -130,21 +125,21 @@ absl::Status PackedCall::Check(const Call& call, int size) {
   return CheckElements(call, SlicesOf(call, 0, size).first.back());
 }
 
-absl::StatusOr<RefPtr<PackedCall>> PackedCall::Make(std::shared_ptr<CommCore> core,
-                                                    const Call& call, int64_t now_ns) {
-  ENTRAIN_RETURN_IF_ERROR(Check(call, core->size()));
-  auto packed = RefPtr<PackedCall>::Adopt(new PackedCall(std::move(core), call, now_ns));
+absl::StatusOr<RefPtr<PackedCall>> PackedCall::Make(const Parts& parts, const Call& call,
+                                                    int64_t now_ns) {
+  ENTRAIN_RETURN_IF_ERROR(Check(call, static_cast<int>(parts.config.members.size())));
+  auto packed = RefPtr<PackedCall>::Adopt(new PackedCall(parts, call, now_ns));
   ENTRAIN_RETURN_IF_ERROR(packed->PackInput());
   return packed;
 }
 
-absl::StatusOr<RefPtr<Work>> PackedCall::Start(std::shared_ptr<CommCore> core, const Call& call,
+absl::StatusOr<RefPtr<Work>> PackedCall::Start(const Parts& parts, const Call& call,
                                                int64_t now_ns) {
-  ENTRAIN_ASSIGN_OR_RETURN(RefPtr<PackedCall> packed, Make(core, call, now_ns));
+  ENTRAIN_ASSIGN_OR_RETURN(RefPtr<PackedCall> packed, Make(parts, call, now_ns));
   ENTRAIN_ASSIGN_OR_RETURN(std::vector<Wiring> numbers,
-                           core->funnel().TakeNumbers(call, PartsOf(call)));
+                           parts.funnel.TakeNumbers(call, PartsOf(call)));
   if (const absl::Status status = packed->Begin(std::move(numbers)); !status.ok()) {
-    core->ending().EndHere(status);  // the other ranks wait for the parts
+    parts.ending.EndHere(status);  // the other ranks wait for the parts
     return status;
   }
   return RefPtr<Work>::Adopt(packed.Leak());
@@ -225,7 +220,7 @@ absl::Status PackedCall::PackVector(const void* x, Sieve sieve) {
     chosen.push_back(Choose(packing_, sieve, slice(r), first(r), elements(r)));
     to_[At(r)] = chosen.back().bytes;
   }
-  ENTRAIN_ASSIGN_OR_RETURN(packed_, core_->pool().Take(std::max<int64_t>(SumOf(to_), 1)));
+  ENTRAIN_ASSIGN_OR_RETURN(packed_, with_.pool.Take(std::max<int64_t>(SumOf(to_), 1)));
   std::byte* out = packed_.data();
   for (int r = 0; r < size_; out += to_[At(r++)]) {
     Pack(kernels_, packing_, chosen[At(r)], slice(r), factor, DrawsFor(kRounding), first(r), out);
@@ -256,7 +251,7 @@ absl::Status PackedCall::SubtractPacked(float* owed) const {
 }
 
 WorkInfo PackedCall::Info() const {
-  return InfoOf(*core_, *call_, numbers_[0].sequence + 1, now_ns_);
+  return InfoOf(with_.config.name, *call_, numbers_[0].sequence + 1, now_ns_);
 }
 
 absl::Status PackedCall::Begin(std::vector<Wiring> numbers) {
@@ -284,7 +279,7 @@ absl::StatusOr<Call> PackedCall::CallFor(Part part) {
   }
   const bool results = part == Part::kResults;
   const std::vector<int64_t>& arriving = results ? results_ : from_;
-  ENTRAIN_ASSIGN_OR_RETURN(arrived_, core_->pool().Take(std::max<int64_t>(SumOf(arriving), 1)));
+  ENTRAIN_ASSIGN_OR_RETURN(arrived_, with_.pool.Take(std::max<int64_t>(SumOf(arriving), 1)));
   Call call;
   call.options = call_->options;
   call.whole = call_;
@@ -300,7 +295,7 @@ absl::Status PackedCall::LaunchNext() {
   ENTRAIN_ASSIGN_OR_RETURN(const Call call, CallFor(parts_[next_part_]));
   ENTRAIN_ASSIGN_OR_RETURN(
       const RefPtr<Work> part,
-      core_->funnel().LaunchPart(call, numbers_[next_part_], RefPtr<Work>::Share(this), now_ns_));
+      with_.funnel.LaunchPart(call, numbers_[next_part_], RefPtr<Work>::Share(this), now_ns_));
   part->Then([self = RefPtr<PackedCall>::Share(this)](const absl::Status& status) {
     self->OnPartDone(status);
   });
@@ -319,8 +314,8 @@ void PackedCall::OnPartDone(const absl::Status& status) {
   }
   if (!good.ok()) {
     // This rank will not send the remaining parts, but the other ranks wait for them.
-    core_->ending().EndHere(good);
-    End(core_->ending().status());
+    with_.ending.EndHere(good);
+    End(with_.ending.status());
   }
 }
 
@@ -370,7 +365,7 @@ absl::Status PackedCall::MergeSlices() {
     }
   }
   const int64_t piece = Unpacker::kPiece * width;
-  ENTRAIN_ASSIGN_OR_RETURN(OwnedBuffer room, core_->pool().Take(piece * size_));
+  ENTRAIN_ASSIGN_OR_RETURN(OwnedBuffer room, with_.pool.Take(piece * size_));
   absl::InlinedVector<const void*, 16> sources;
   for (int r = 0; r < size_; ++r) {
     sources.push_back(room.data() + r * piece);
@@ -384,9 +379,9 @@ absl::Status PackedCall::MergeSlices() {
     }
     Merge(kernels_, merging_, call_->dtype, out + start * width, sources, length);
   }
-  core_->pool().Give(std::move(room));
-  core_->pool().Give(std::move(arrived_));
-  core_->pool().Give(std::move(packed_));
+  with_.pool.Give(std::move(room));
+  with_.pool.Give(std::move(arrived_));
+  with_.pool.Give(std::move(packed_));
   return absl::OkStatus();
 }
 
@@ -397,7 +392,7 @@ absl::Status PackedCall::PackResult() {
   sieve.kind = sparse() ? Sieve::kNonzero : Sieve::kAll;
   const Chosen chosen = Choose(result_packing_, sieve, result, first(rank_), elements(rank_));
   to_[At(rank_)] = chosen.bytes;
-  ENTRAIN_ASSIGN_OR_RETURN(packed_, core_->pool().Take(std::max<int64_t>(chosen.bytes, 1)));
+  ENTRAIN_ASSIGN_OR_RETURN(packed_, with_.pool.Take(std::max<int64_t>(chosen.bytes, 1)));
   Pack(kernels_, result_packing_, chosen, result, 1, DrawsFor(kResultRounding), first(rank_),
        packed_.data());
   return absl::OkStatus();
@@ -430,8 +425,8 @@ absl::Status PackedCall::Blamed(const absl::Status& status, int rank) const {
 }
 
 void PackedCall::End(const absl::Status& status) {
-  core_->pool().Give(std::move(packed_));
-  core_->pool().Give(std::move(arrived_));
+  with_.pool.Give(std::move(packed_));
+  with_.pool.Give(std::move(arrived_));
   Finish(status);
 }
 

@@ -29,6 +29,10 @@
 #include "collectives/spec.h"
 #include "lib/base/call.h"
 #include "lib/base/merging.h"
+#include "lib/comm/call_funnel.h"
+#include "lib/comm/comm_shell.h"
+#include "lib/comm/core_config.h"
+#include "lib/comm/ending.h"
 #include "lib/engine/plan.h"
 #include "lib/engine/work.h"
 #include "lib/kernels/packing.h"
@@ -36,15 +40,20 @@
 
 namespace entrain {
 
-class CommCore;
-
 class PackedCall final : public Work {
  public:
-  // Returns true if the call's contributions are sent packed.
-  static bool Is(const Call& call);
+  // The parts of the communicator that the call uses. `keep` keeps them alive.
+  struct Parts {
+    std::shared_ptr<CommShell> keep;
+    Engine& engine;
+    const CoreConfig& config;
+    BufferPool& pool;
+    CallFunnel& funnel;
+    Ending& ending;
+  };
   // Makes a packed call and packs this rank's contribution. After that the call does not read its
   // input. Returns Check's error if the arguments are invalid.
-  static absl::StatusOr<RefPtr<PackedCall>> Make(std::shared_ptr<CommCore> core, const Call& call,
+  static absl::StatusOr<RefPtr<PackedCall>> Make(const Parts& parts, const Call& call,
                                                  int64_t now_ns);
   // Checks the arguments of the call. Returns INVALID_ARGUMENT if the contributions of a call of
   // this kind, type or length cannot be sent packed. `size`: the number of ranks.
@@ -53,8 +62,7 @@ class PackedCall final : public Work {
   static size_t PartsOf(const Call& call);
   // Makes a packed call, takes the numbers of its parts and starts the first part. If the first
   // part cannot start, ends the communicator, because the other ranks wait for that part.
-  static absl::StatusOr<RefPtr<Work>> Start(std::shared_ptr<CommCore> core, const Call& call,
-                                            int64_t now_ns);
+  static absl::StatusOr<RefPtr<Work>> Start(const Parts& parts, const Call& call, int64_t now_ns);
   // Starts the first part. `numbers`: one for each part. On an error no part was started.
   absl::Status Begin(std::vector<Wiring> numbers);
   WorkInfo Info() const override;
@@ -62,7 +70,7 @@ class PackedCall final : public Work {
  private:
   enum class Part : uint8_t { kLengths, kSlices, kResultLengths, kResults };
 
-  PackedCall(std::shared_ptr<CommCore> core, const Call& call, int64_t now_ns);
+  PackedCall(const Parts& parts, const Call& call, int64_t now_ns);
   static std::vector<Part> PartsFor(const Call& call);
   absl::Status PackInput();
   absl::Status PackVector(const void* x, Sieve sieve);
@@ -88,7 +96,7 @@ class PackedCall final : public Work {
   Draws DrawsFor(uint64_t purpose) const;
   absl::Status Blamed(const absl::Status& status, int rank) const;
 
-  const std::shared_ptr<CommCore> core_;
+  const Parts with_;
   const std::shared_ptr<const Call> call_;
   const Merging& merging_;
   const Kernels& kernels_;

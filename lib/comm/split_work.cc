@@ -76,7 +76,7 @@ void SplitWork::GiveUp(const absl::Status& why) {
 void SplitWork::Run() {
   auto part = MakePart();
   if (part.ok()) {
-    (*part)->events().Open();
+    (*part)->Open();
     absl::MutexLock lock(&mutex_);
     part_ = *part;
   } else {

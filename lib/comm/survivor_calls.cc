@@ -7,7 +7,6 @@
 #include "absl/strings/str_format.h"
 
 #include "lib/base/status.h"
-#include "lib/comm/comm_core.h"
 
 namespace entrain {
 namespace {
@@ -47,10 +46,10 @@ WorkInfo SurvivorWork::Info() const {
 
 // ---- Events
 
-SurvivorCalls::SurvivorCalls(SurvivorCallsOwner& owner, Engine& engine, const Peers& peers,
+SurvivorCalls::SurvivorCalls(CommShell& shell, Engine& engine, const Peers& peers,
                              const FailureWords& words, const std::string& name,
                              uint64_t generation)
-    : owner_(owner),
+    : shell_(shell),
       engine_(engine),
       peers_(peers),
       words_(words),
@@ -59,7 +58,7 @@ SurvivorCalls::SurvivorCalls(SurvivorCallsOwner& owner, Engine& engine, const Pe
       received_(static_cast<size_t>(peers.size()), 0) {}
 
 int64_t SurvivorCalls::Silence() const {
-  const int64_t quarter = work_->timeout_ns_ / 4, allowed = owner_.silence_ns();
+  const int64_t quarter = work_->timeout_ns_ / 4, allowed = shell_.silence_ns();
   return std::clamp(allowed > 0 ? std::min(quarter, allowed) : quarter, kLeastSilenceNs,
                     kMostSilenceNs);
 }
@@ -73,7 +72,7 @@ Survivors& SurvivorCalls::machine() {
         continue;
       }
       const absl::Status path = engine_.PathStatus(peers_.endpoint(r));
-      if (owner_.left(r) || Proves(r, path)) {
+      if (shell_.left(r) || Proves(r, path)) {
         machine_->OnGone(r, now);
       } else if (!path.ok()) {
         machine_->OnCut(r, now);
@@ -184,11 +183,7 @@ void SurvivorCalls::Close(const absl::Status& why) {
     End(why);
   }
   if (untaken_ && untaken_->next != nullptr) {
-    untaken_->next->ending().EndHere(
-        absl::AbortedError(absl::StrCat(untaken_->next->config().name, ": rank ",
-                                        untaken_->next->rank(),
-                                        " had timed out in the shrink that made it")),
-        /*leaves=*/true);
+    shell_.GiveUp(*untaken_->next, "had timed out in the shrink that made it");
   }
   untaken_.reset();
   ReleaseContext();
@@ -221,7 +216,7 @@ void SurvivorCalls::TakeDecision() {
     for (const int r : decision.members.ranks()) {
       members.emplace_back(r, decision.contexts[members.size()]);
     }
-    result.next = owner_.MakeNext(next_name_, members);
+    result.next = shell_.MakeNext(next_name_, members);
     context_ = 0;
     engine_.causes().GoneOn();
   }
@@ -242,7 +237,7 @@ void SurvivorCalls::TakeEnd() {
   ended_ = true;
   ReleaseContext();
   const absl::Status why = Stale();
-  owner_.EndAsStale(why);
+  shell_.EndAsStale(why);
   if (work_) {
     End(why);
   }

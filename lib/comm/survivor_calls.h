@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 
+#include "lib/comm/comm_shell.h"
 #include "lib/comm/failure_words.h"
 #include "lib/comm/peers.h"
 #include "lib/comm/survivors.h"
@@ -26,24 +27,6 @@
 #include "lib/engine/work.h"
 
 namespace entrain {
-
-class CommCore;
-
-// The interface of SurvivorCalls to its communicator.
-class SurvivorCallsOwner {
- public:
-  virtual ~SurvivorCallsOwner() = default;
-  // Returns true if the member has destroyed its communicator.
-  virtual bool left(int rank) const = 0;
-  // See Inquiry::SetSilence.
-  virtual int64_t silence_ns() const = 0;
-  // Ends the communicator because the other ranks go on without this rank.
-  virtual void EndAsStale(const absl::Status& why) = 0;
-  // Makes and opens the communicator of these ranks. `members`: the ranks, each with its context
-  // number in the new communicator.
-  virtual std::shared_ptr<CommCore> MakeNext(
-      const std::string& name, const std::vector<std::pair<int, Context>>& members) = 0;
-};
 
 // One call of entrain_comm_agree or entrain_comm_shrink on this rank.
 class SurvivorWork final : public Work {
@@ -79,8 +62,8 @@ class SurvivorCalls {
   static constexpr int64_t kLeastSilenceNs = 500 * kMillisecond, kMostSilenceNs = 5 * kSecond;
 
   // All arguments must outlive this object.
-  SurvivorCalls(SurvivorCallsOwner& owner, Engine& engine, const Peers& peers,
-                const FailureWords& words, const std::string& name, uint64_t generation);
+  SurvivorCalls(CommShell& shell, Engine& engine, const Peers& peers, const FailureWords& words,
+                const std::string& name, uint64_t generation);
 
   void Start(RefPtr<SurvivorWork> work);
   void OnControl(int rank, absl::string_view body);
@@ -119,7 +102,7 @@ class SurvivorCalls {
   absl::Status Say(absl::StatusCode code, absl::string_view operation, uint32_t number, int guilty,
                    Phase phase, const std::string& text) const;
 
-  SurvivorCallsOwner& owner_;
+  CommShell& shell_;
   Engine& engine_;
   const Peers& peers_;
   const FailureWords& words_;

@@ -23,9 +23,6 @@ InlineCall::InlineCall(const Plan& plan, const Call& call, const Descriptor& des
       scratch_(scratch) {}
 
 InlineEnd InlineCall::Run(DriverSeat& seat) {
-  if (!plan_.fits_inline) {
-    return InlineEnd::kNoFit;
-  }
   crowded_ = seat.crowded();
   InlineBackoff backoff(seat);
   for (; progress_.round < lane_.rounds; ++progress_.round) {

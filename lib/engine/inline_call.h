@@ -54,7 +54,8 @@ class InlineBackoff {
 
 class InlineCall {
  public:
-  // The reduction of the call must not be a function of the caller. `scratch` must have
+  // The plan must fit (Plan::fits_inline), and the reduction of the call must not be a function of the
+  // caller. `scratch` must have
   // plan.slot_bytes bytes. All arguments must outlive this object.
   InlineCall(const Plan& plan, const Call& call, const Descriptor& descriptor, const Wiring& wiring,
              const Kernels& kernels, std::byte* scratch);

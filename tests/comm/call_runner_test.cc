@@ -11,17 +11,14 @@
 namespace entrain {
 namespace {
 
-class CallRunnerTest : public PlayedComm,
-                       public RunnerOwner,
-                       public InquiryOwner,
-                       public MismatchOwner {
+class CallRunnerTest : public PlayedComm {
  protected:
-  // FunnelOwner
-  RefPtr<CallWork> Submit(Admitted admitted, CallWork::Begin begin) override {
+  // CommShell
+  RefPtr<CallWork> Submit(Admitted admitted, CallBegin begin) override {
     return runner.Submit(std::move(admitted), std::move(begin));
   }
-  // RunnerOwner, InquiryOwner, MismatchOwner
-  std::shared_ptr<void> Keep() override { return kept; }
+  void StartWork(CallWork* work) override { runner.StartWork(work); }
+  std::shared_ptr<CommShell> Keep() override { return {kept, this}; }
   void NeedAttention() override { wants_attention = true; }
   void NeedFlush() override {}
   absl::Status CauseOf(int) const override { return absl::OkStatus(); }

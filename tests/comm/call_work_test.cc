@@ -16,7 +16,7 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-class NotedOwner final : public CallOwner {
+class NotedShell final : public PlayedShell {
  public:
   void StartWork(CallWork* work) override { started.push_back(work); }
   void NeedAttention() override { ++attention; }
@@ -31,7 +31,7 @@ class CallWorkTest : public PlayedComm {
     EXPECT_EQ(funnel->Admit(call, &admitted), absl::OkStatus());
     return admitted;
   }
-  CallWork& Make(Admitted admitted, CallWork::Begin begin) {
+  CallWork& Make(Admitted admitted, CallBegin begin) {
     works.push_back(RefPtr<Work>::Adopt(
         new CallWork(*engine, owner, config.name, std::move(admitted), std::move(begin))));
     return static_cast<CallWork&>(*works.back());
@@ -40,12 +40,12 @@ class CallWorkTest : public PlayedComm {
     works.push_back(funnel->Start(call, 0).value());
     return static_cast<CallWork&>(*works.back());
   }
-  RefPtr<CallWork> Submit(Admitted admitted, CallWork::Begin begin) override {
+  RefPtr<CallWork> Submit(Admitted admitted, CallBegin begin) override {
     return RefPtr<CallWork>::Adopt(
         new CallWork(*engine, owner, config.name, std::move(admitted), std::move(begin)));
   }
 
-  std::shared_ptr<NotedOwner> owner = std::make_shared<NotedOwner>();
+  std::shared_ptr<NotedShell> owner = std::make_shared<NotedShell>();
 };
 
 TEST_F(CallWorkTest, ItsJobGivesItToTheOwner) {

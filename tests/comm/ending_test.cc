@@ -11,11 +11,11 @@
 namespace entrain {
 namespace {
 
-class EndingTest : public PlayedComm, public EndingOwner {
+class EndingTest : public PlayedComm {
  protected:
   EndingTest() { config.context = engine->ReserveContext(); }
-  // EndingOwner
-  std::shared_ptr<void> Keep() override { return kept; }
+  // CommShell
+  std::shared_ptr<CommShell> Keep() override { return {kept, this}; }
   bool left(int rank) const override { return rank == gone; }
   void EndCalls(const absl::Status& why) override { ends.push_back(why); }
 

@@ -15,9 +15,9 @@ namespace {
 
 using Answer = Membership::Answer;
 
-class InquiryTest : public PlayedComm, public InquiryOwner {
+class InquiryTest : public PlayedComm {
  protected:
-  // InquiryOwner
+  // CommShell
   absl::Status CauseOf(int) const override { return cause; }
   void NeedFlush() override { ++flushes; }
   void Fail(const absl::Status& why) override { failures.push_back(why); }

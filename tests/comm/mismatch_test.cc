@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 
 #include "tests/comm/played_peer.h"
+#include "tests/comm/played_shell.h"
 
 namespace entrain {
 namespace {
@@ -19,7 +20,7 @@ struct Disagreement {
   Vote::Result votes;
 };
 
-class MismatchTest : public testing::Test, public ComparedCalls, public MismatchOwner {
+class MismatchTest : public testing::Test, public ComparedCalls, public PlayedShell {
  protected:
   static constexpr int kRanks = 4, kMe = 1;
   MismatchTest() {
@@ -42,7 +43,7 @@ class MismatchTest : public testing::Test, public ComparedCalls, public Mismatch
     return std::nullopt;
   }
   Deadline FirstDeadline() const override { return first_deadline; }
-  // MismatchOwner
+  // CommShell
   bool SaysNothing(int rank) const override { return rank == silent; }
   void NeedFlush() override { ++flushes; }
   void NeedAttention() override { wants_attention = true; }

@@ -12,16 +12,18 @@
 
 #include "lib/comm/call_funnel.h"
 #include "tests/comm/played_peer.h"
+#include "tests/comm/played_shell.h"
 
 namespace entrain {
 
-class NoOwner final : public CallOwner {
+// For works that no thread drives.
+class NoShell final : public PlayedShell {
  public:
   void StartWork(CallWork*) override {}
   void NeedAttention() override {}
 };
 
-class PlayedComm : public testing::Test, public FunnelOwner {
+class PlayedComm : public testing::Test, public PlayedShell {
  protected:
   static constexpr int kRanks = 3, kMe = 1;
   PlayedComm() {
@@ -42,9 +44,9 @@ class PlayedComm : public testing::Test, public FunnelOwner {
     funnel = std::make_unique<CallFunnel>(*this, config, topology, *peers, end, pool);
   }
   void TearDown() override { engine->Shutdown(); }
-  RefPtr<CallWork> Submit(Admitted admitted, CallWork::Begin begin) override {
+  RefPtr<CallWork> Submit(Admitted admitted, CallBegin begin) override {
     ++submitted;
-    return RefPtr<CallWork>::Adopt(new CallWork(*engine, std::make_shared<NoOwner>(), config.name,
+    return RefPtr<CallWork>::Adopt(new CallWork(*engine, std::make_shared<NoShell>(), config.name,
                                                 std::move(admitted), std::move(begin)));
   }
 

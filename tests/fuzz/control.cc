@@ -151,7 +151,7 @@ class Conversation {
       }
     });
     core_ = CommCore::Make(engine_, pool_, std::move(config));
-    engine_->seat().RunInDriver([&] { core_->events().Open(); });
+    engine_->seat().RunInDriver([&] { core_->Open(); });
   }
   ~Conversation() {
     engine_->seat().RunInDriver([&] { core_->ending().Leave("is over"); });
@@ -317,8 +317,8 @@ class Conversation {
   void Turn() {
     engine_->seat().PollOnce();
     engine_->seat().RunInDriver([&] {
-      if (core_->events().next_tick().Passed(clock_.Now())) {
-        core_->events().OnTick(clock_.Now());
+      if (core_->next_tick().Passed(clock_.Now())) {
+        core_->OnTick(clock_.Now());
       }
     });
   }

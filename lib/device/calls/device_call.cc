@@ -58,7 +58,7 @@ DeviceCall::Way DeviceCall::WayOnceMet() const {
 }
 
 WorkInfo DeviceCall::Info() const {
-  return InfoOf(*core_, *call_, numbers_[0].sequence + 1, started_ns_);
+  return InfoOf(core_->config().name, *call_, numbers_[0].sequence + 1, started_ns_);
 }
 
 absl::Status DeviceCall::Reserve() {
@@ -214,7 +214,8 @@ absl::StatusOr<RefPtr<Work>> DeviceCall::Launch(size_t number, Call part, PartGr
 }
 
 absl::StatusOr<RefPtr<Work>> DeviceCall::LaunchPacked(const Call& staged) {
-  ENTRAIN_ASSIGN_OR_RETURN(RefPtr<PackedCall> packed, PackedCall::Make(core_, staged, started_ns_));
+  ENTRAIN_ASSIGN_OR_RETURN(RefPtr<PackedCall> packed,
+                           PackedCall::Make(core_->packed_parts(), staged, started_ns_));
   const auto first = numbers_.begin() + static_cast<std::ptrdiff_t>(first_number_);
   const auto parts = static_cast<std::ptrdiff_t>(PackedCall::PartsOf(staged));
   ENTRAIN_RETURN_IF_ERROR(packed->Begin(std::vector<Wiring>(first, first + parts)));

@@ -3,7 +3,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import random
+import time
 import warnings
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
@@ -24,11 +26,16 @@ _PIECE = 4 << 20
 class HandOver:
     """states     objects with state_dict and load_state_dict, by name
     store      where a member and a newcomer meet; None: that of the launcher
-    position   this rank's number within its replica"""
+    position   this rank's number within its replica
+    of         what joins, as messages name it. ACCO's replicas are ranks
+    limit      seconds after which a member gives up, because the other members wait for it in their next round; None: it gives up
+               only if one piece takes longer than _WAIT"""
 
-    def __init__(self, call: str, model: nn.Module, states: Optional[Mapping[str, Any]], store: Optional[Store], position: int) -> None:
+    def __init__(self, call: str, model: nn.Module, states: Optional[Mapping[str, Any]], store: Optional[Store], position: int,
+                 of: str = "replica", limit: Optional[float] = None) -> None:
         self._call, self._model, self._store, self._position = call, model, store, position
         self._states = check_states(call, "hand_over", states)
+        self._of, self._limit = of, math.inf if limit is None else limit
 
     def meet(self, reduce: Callable[[List[float]], List[float]], replica: int, most: int, joining: bool) -> None:
         """Must be called by all ranks at the first exchange of newcomers, when it is over. `joining`: this rank's replica is one. Each
@@ -48,18 +55,19 @@ class HandOver:
                 try:
                     self._pass_on(f"hand over {int(values[most + newcomer]):x} {self._position}", gives=replica == member)
                 except Exception as error:  # also of state_dict, torch.save, torch.load and load_state_dict
-                    warnings.warn(f"{self._call}: replica {newcomer} joins without the state of replica {member}: its inner optimizer and "
-                                  f"its buffers begin anew ({error})", stacklevel=2)
+                    lost = "its inner optimizer and its buffers begin" if self._of == "replica" else "its buffers begin"
+                    warnings.warn(f"{self._call}: {self._of} {newcomer} joins without the state of {self._of} {member}: {lost} anew "
+                                  f"({error})", stacklevel=2)
 
     def _pass_on(self, name: str, gives: bool) -> None:
-        data, failure = np.empty(0, np.uint8), None
+        data, failure, end = np.empty(0, np.uint8), None, time.monotonic() + self._limit
         if gives:
             try:
                 data = np.frombuffer(self._state().getbuffer(), np.uint8)
             except Exception as error:  # of the program; the newcomer learns of it at once
                 failure = error
         with Store.open("env:") if self._store is None else contextlib.nullcontext(self._store) as store:
-            comm = Comm.create(store, 0 if gives else 1, 2, name=name, timeout=_WAIT)
+            comm = Comm.create(store, 0 if gives else 1, 2, name=name, timeout=min(_WAIT, self._limit / 2))
         with comm:
             length = np.array([data.size])
             comm.broadcast(length, root=0)
@@ -68,6 +76,8 @@ class HandOver:
             if not gives:
                 data = np.empty(int(length[0]), np.uint8)
             for first in range(0, data.size, _PIECE):
+                if gives and time.monotonic() > end:
+                    raise TimeoutError(f"the state of {data.size} bytes took longer than {self._limit:g} s")
                 comm.broadcast(data[first:first + _PIECE], root=0)
         if not gives:
             found = torch.load(io.BytesIO(data.data), map_location="cpu", weights_only=True)

@@ -7,6 +7,7 @@
             break"""
 from __future__ import annotations
 
+import math
 import os
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Tuple, Type, TypeVar, Union
 
@@ -23,14 +24,19 @@ from .._library import lib
 from ..errors import ErrorRecord, FailedPrecondition, invalid
 from ..optim import Optim
 from ..training import State, StateEntry
+from ._joining import HandOver
 from ._layers import check_copies, check_place, host_twin, is_dtensor, local_of, tensor_of
+from ._rates import CommitRates, Scheduler
 from ._reports import Reports, Sink, span
 from ._seams import Hook, ddp_around, ddp_inside, make_alike, refuse_fsdp1, refuse_sparse, with_frozen
+from ._unseen import check_unscaled, forget_gradients, watch_gradients
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _T = TypeVar("_T", bound="ACCO")
+
+_HAND_OVER = 60.0  # seconds that a member spends on a newcomer's buffers. The other members wait for it in the next round
 
 
 def _refuse_flags(group: Dict[str, Any], *names: str) -> None:
@@ -64,106 +70,119 @@ class ACCO:
     Parameter objects, their names and shapes stay. It copies the parameters and buffers of rank 0 to all ranks. From
     then on a backward pass adds gradients to the channel's accumulator and leaves `param.grad` at None.
 
-    model      a module on one device, all its trained parameters f32 or all bf16, without DTensors. On an accelerator the exchange
-               and the optimizer work on the host: each round costs one copy of the gradients and one of the parameters
+    model      a module on one device, without DTensors among its trained parameters. If these are all f32 or all bf16, the channel
+               has their type. If they have several types, or are f16, the channel has a twin of them in f32 in host memory, gradients
+               are added in f32, and an install rounds each value to its parameter's type. On an accelerator the exchange and the
+               optimizer work on the host: each round costs one copy of the gradients and one of the parameters
     optimizer  "adamw", "sgd" or "agd", an entrain.Optim, or a torch.optim.AdamW or SGD. A torch optimizer gives its
                options and parameter groups (weight decay, betas and relative learning rates may differ by group) and is
-               not used afterwards (its own step, and a scheduler that changes its rates, are refused); its first group's lr is
-               then the default of `lr`. Gradients never lie in param.grad, so torch's clip_grad_norm_ sees none: set clip_norm
+               not used afterwards (its own step is refused); its first group's lr is then the default of `lr`. Gradients never lie in
+               param.grad, so torch's clip_grad_norm_ and clip_grad_value_ are refused while ACCO has the parameters: set clip_norm, and
+               read acco.info.grad_norm. A torch.amp.GradScaler is refused, too
+    scheduler  of torch.optim.lr_scheduler, made on `optimizer` and not stepped yet, or a function that makes one on the optimizer that
+               it is given. ACCO makes its steps, one for each commit, so its own step is refused. A rate follows from the number of the
+               commit, so acco.load brings the rate, and the scheduler needs no checkpoint; get_last_lr() and the groups' lr tell the
+               next commit's rate. It must keep the ratios between the groups' rates. In place of lr, min_lr and the schedule options
     comm       all ranks; None: Comm.from_env(), which close() then closes. With join: None, or a communicator of this
                process alone
-    staging    True: such copies also for parameters on the CPU; None: on accelerators only
-    options    those of entrain.ACCO: method, lr, min_lr, schedule_*, limit, clip_norm, warmup_rounds, ... With join the
-               model must have no buffers, and the frozen parameters that the other ranks have, because these do not send them
+    staging    True: such copies also for parameters on the CPU; None: where they are needed
+    options    those of entrain.ACCO: method, lr, min_lr, schedule_*, limit, clip_norm, warmup_rounds, ... With join the model must have
+               the frozen parameters that the other ranks have, because these do not send them. After its first round one of them sends
+               it its buffers, for at most 60 s and half of `timeout`. If that fails, both go on, and a warning says so
 
     The loss of a micro-batch must be a mean over the micro-batch. A step's gradient is the mean over the micro-batches
     of all ranks. Thread safety: one thread at a time. `step` raises the failures of other ranks."""
 
     def __init__(self, model: nn.Module, optimizer: Union[str, Optim, torch.optim.Optimizer] = "adamw", *,
-                 comm: Optional[Comm] = None, staging: Optional[bool] = None, **options: "Unpack[AccoKeywords]") -> None:
+                 comm: Optional[Comm] = None, scheduler: Optional[Scheduler] = None, staging: Optional[bool] = None,
+                 **options: "Unpack[AccoKeywords]") -> None:
         settings: Dict[str, Any] = dict(options)
         refuse_fsdp1("ACCO", model)
         groups = self._groups_of(model, optimizer)
         params = [param for group in groups for param in group]
         device = params[0].device
+        kinds = {param.dtype for param in params}
         for name, param in model.named_parameters():
-            if param.requires_grad and (is_dtensor(param) or param.device != device or param.dtype != params[0].dtype):
+            if param.requires_grad and (is_dtensor(param) or param.device != device):
                 raise invalid("ACCO", f"the parameter {name} is {'a DTensor' if is_dtensor(param) else param.dtype} on "
-                                      f"{param.device}; expected plain tensors of one type on one device")
+                                      f"{param.device}; expected plain tensors on one device")
+            if param.requires_grad and param.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+                raise invalid("ACCO", f"the parameter {name} is {param.dtype}; expected torch.float32, torch.bfloat16 or torch.float16")
             if param.requires_grad:
                 check_place("ACCO", name, param)
         refuse_sparse("ACCO", model, params, "; set sparse=False")
         check_copies("ACCO", device)
-        if staging is False and device.type != "cpu":
-            raise invalid("ACCO", f"staging is False, and the parameters are on {device}, which the library does not see")
-        self._staging = device.type != "cpu" if staging is None else staging
+        alike = len(kinds) == 1 and torch.float16 not in kinds
+        dtype = params[0].dtype if alike else torch.float32
+        copies = device.type != "cpu" if staging is None else staging
+        if staging is False and (device.type != "cpu" or not alike):
+            raise invalid("ACCO", "staging is False, and the parameters are " + (
+                f"on {device}, which the library does not see" if device.type != "cpu" else
+                "of several types, or float16, which needs a twin in float32"))
+        self._staging = copies or not alike
         given = {name: tensor for name, tensor in model.named_parameters() if not tensor.requires_grad}
         given.update(model.named_buffers())
-        if settings.get("join") is not None:
-            for name, tensor in model.named_buffers():
-                if tensor.numel():
-                    raise invalid("ACCO", f"join={settings['join']}: the model has the buffer {name}, and the other ranks do not send "
-                                          "it; join with entrain.ACCO, and copy it yourself")
-        if params[0].dtype not in (torch.float32, torch.bfloat16):
-            raise invalid("ACCO", f"the parameters are {params[0].dtype}; expected torch.float32 or torch.bfloat16")
         if ddp_inside(model) is not None:
             raise invalid("ACCO", "the model is, or has inside, DistributedDataParallel: ACCO averages the gradients itself; give it the "
                                   "model without it")
+        self._rates = self._rates_of(scheduler, optimizer, settings)
+        if self._rates is None and isinstance(optimizer, torch.optim.Optimizer):
+            self._ratios_of(optimizer)
         self.model = model
         self._own_comm = comm is None
         self._mesh: Optional[DeviceMesh] = None
         joins = settings.get("join") is not None
         self.comm = comm if comm is not None else Comm.alone(settings.get("admit_store")) if joins else Comm.from_env()
-        self._flat = torch.empty(sum(param.numel() for param in params), dtype=params[0].dtype, device=device)
-        places: List[Tuple[nn.Parameter, int]] = []
-        ends: List[int] = [0]
-        for group in groups:
-            for param in group:
-                places.append((param, ends[-1] if not places else places[-1][1] + places[-1][0].numel()))
-                first = places[-1][1]
-                part = self._flat[first:first + param.numel()].view(param.shape)
-                part.copy_(param.detach())
-                param.data = part
-            ends.append(places[-1][1] + places[-1][0].numel())
+        ends = self._bind(groups, device)
+        optim: Optional[Optim] = None
         if isinstance(optimizer, torch.optim.Optimizer):
-            rate = float(optimizer.param_groups[0]["lr"])
-            if rate <= 0:
-                raise invalid("ACCO", f"the optimizer's first group has lr={rate:g}; give it the greatest rate, and ACCO the schedule "
-                                      "(schedule_warmup, schedule_total, min_lr, or schedule), because a scheduler of torch has no "
-                                      "effect here")
-            settings.setdefault("lr", rate)
-            settings["groups"] = [AccoGroup(first, last - first, _like(optimizer, group), float(group["lr"]) / rate)
-                                  for first, last, group in zip(ends, ends[1:], optimizer.param_groups)]
-            optim: Optional[Optim] = None
+            ratios = self._rates.ratios if self._rates is not None else self._ratios_of(optimizer)
+            if self._rates is None:
+                settings.setdefault("lr", float(optimizer.param_groups[0]["lr"]))
+            settings["groups"] = [AccoGroup(first, last - first, _like(optimizer, group), ratio)
+                                  for first, last, group, ratio in zip(ends, ends[1:], optimizer.param_groups, ratios)]
         else:
             optim = Optim(optimizer) if isinstance(optimizer, str) else optimizer
         with torch.no_grad():
             make_alike("ACCO", self.comm, ((name, tensor.detach()) for name, tensor in given.items()))
+        buffers = sorted(name for name, buffer in model.named_buffers() if buffer.numel())
         if settings.get("admit") == "exchange":
             frozen = ((name, param) for name, param in model.named_parameters() if not param.requires_grad)
-            settings["identity"] = with_frozen(settings.get("identity"), frozen)
+            # All ranks take part in the hand-over of buffers, or none.
+            settings["identity"] = {**(with_frozen(settings.get("identity"), frozen) or {}), "buffers": " ".join(buffers) or "none"}
+        if self._rates is not None:
+            settings["identity"] = {**(settings.get("identity") or {}), **self._rates.identity}
         # What the library sees of the parameters.
-        self._host = host_twin(self._flat.numel(), self._flat.dtype, device) if self._staging else self._flat
-        if self._staging:
-            self._host.copy_(self._flat)
+        self._host = host_twin(ends[-1], dtype, device) if self._staging else self._flats[0]
+        self._fetch()
         self._channel = Channel(self.comm, self._host, optim, **settings)
         self._reports = Reports("ACCO", "rounds", "commits", self._channel.losses)
         self._reports.see(self._channel.info())
         self._store()
+        self._hand_over: Optional[HandOver] = None
+        if settings.get("admit") == "exchange" and buffers:
+            limit = min(_HAND_OVER, (settings.get("timeout") or math.inf) / 2)
+            self._hand_over = HandOver("ACCO", model, None, settings.get("admit_store"), 0, of="rank", limit=limit)
+        self._joining = joins  # until it has the others' buffers
+        self._joins = self._channel.info().joins
         # Gradients are in the library's memory, which lives as long as the channel, so the hooks are removed first.
-        kind = settings.get("grads_dtype") or ("f32" if params[0].dtype == torch.float32 else "bf16")
+        kind = settings.get("grads_dtype") or ("f32" if dtype == torch.float32 else "bf16")
         self._accumulator = _tensor(self._channel.gradients, kind)
         # Where the backward pass adds gradients. On a device it is another array, which `step` hands over.
         self._gradients = self._accumulator
-        if self._staging:
+        self._copies = copies
+        if copies:
             self._gradients = torch.zeros(self._accumulator.shape, dtype=self._accumulator.dtype, device=device)
-        self._hooks = [param.register_post_accumulate_grad_hook(self._adder(first)) for param, first in places]
+        self._hooks = [param.register_post_accumulate_grad_hook(self._adder(first)) for param, first, _ in self._places]
         self._hooks.append(model.register_forward_pre_hook(Hook(self._before_forward), prepend=True))
-        self._places = places
         self._optimizer = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
-        self._rates = [] if self._optimizer is None else [float(group["lr"]) for group in self._optimizer.param_groups]
         if self._optimizer is not None:
             self._hooks.append(self._optimizer.register_step_pre_hook(self._refuse_step))
+        if self._rates is not None:
+            self._rates.refuse_steps(self._refuse_scheduler)
+        watch_gradients(self, params)
+        self._shown: List[float] = []
+        self._show_rates()
         #: Whether the run is over. The parameters are then equal on all ranks.
         self.finished = False
 
@@ -183,20 +202,65 @@ class ACCO:
             _like(optimizer, group)
         return groups
 
+    @staticmethod
+    def _rates_of(scheduler: Optional[Scheduler], optimizer: Any, settings: Dict[str, Any]) -> Optional[CommitRates]:
+        """Makes the rates of the scheduler the channel's schedule."""
+        if scheduler is None:
+            return None
+        torchs = isinstance(optimizer, torch.optim.Optimizer)
+        others = [name for name in ("lr", "min_lr", "schedule", "schedule_warmup", "schedule_total", "schedule_unit")
+                  if settings.get(name) is not None and (torchs or name != "lr")]
+        if others:
+            raise invalid("ACCO", f"scheduler and {others[0]} both say the rates; expected one of them")
+        limit = settings.get("limit", 0) if settings.get("limit_unit", "commits") == "commits" else 0
+        rates = CommitRates(scheduler, optimizer if torchs else None, settings.get("lr", 1e-3), limit)
+        settings["schedule"] = lambda progress: rates.of(progress + 1)
+        return rates
+
+    @staticmethod
+    def _ratios_of(optimizer: torch.optim.Optimizer) -> List[float]:
+        rates = [float(group["lr"]) for group in optimizer.param_groups]
+        if min(rates) <= 0:
+            index = next(index for index, rate in enumerate(rates) if rate <= 0)
+            raise invalid("ACCO", f"group {index} of the optimizer has lr={rates[index]:g}. If a scheduler of torch has set it, give the "
+                                  "scheduler, too: scheduler=...")
+        return [rate / rates[0] for rate in rates]
+
+    def _bind(self, groups: List[List[nn.Parameter]], device: torch.device) -> List[int]:
+        """Moves the parameters into one flat array for each of their types. Returns where the groups end in the channel's array."""
+        params = [param for group in groups for param in group]
+        #: Each parameter with its first element in the channel's array and its part of its flat array.
+        self._places: List[Tuple[nn.Parameter, int, Tensor]] = []
+        flats = {kind: torch.empty(sum(param.numel() for param in params if param.dtype == kind), dtype=kind, device=device)
+                 for kind in dict.fromkeys(param.dtype for param in params)}
+        self._flats = list(flats.values())
+        filled, first, ends = {kind: 0 for kind in flats}, 0, [0]
+        for group in groups:
+            for param in group:
+                begin = filled[param.dtype]
+                part = flats[param.dtype][begin:begin + param.numel()]
+                part.view(param.shape).copy_(param.detach())
+                param.data = part.view(param.shape)
+                self._places.append((param, first, part))
+                filled[param.dtype] += param.numel()
+                first += param.numel()
+            ends.append(first)
+        return ends
+
     def _before_forward(self, module: nn.Module, args: Any) -> None:
         if ddp_around() is not None:
             raise _refused("DistributedDataParallel is around the model: ACCO averages the gradients itself; use the model without it")
 
     def _check_model(self) -> None:
         """Refuses what would train beside the channel, or not at all."""
-        bound = {id(param) for param, _ in self._places}
+        bound = {id(param) for param, _, _ in self._places}
         for name, param in self.model.named_parameters():
             if param.requires_grad and param.numel() and id(param) not in bound:
                 raise _refused(f"the parameter {name} requires gradients now, and did not, or was not there, when ACCO was made: nobody "
                                "would step it. Let it require gradients when ACCO is made, and let .to() come before, which may make new "
                                "parameters; or make another ACCO object")
-        for param, first in self._places:
-            if param.numel() and param.data_ptr() != self._flat.data_ptr() + first * self._flat.element_size():
+        for param, _, part in self._places:
+            if param.numel() and param.data_ptr() != part.data_ptr():
                 name = next((name for name, own in self.model.named_parameters() if own is param), "of the model")
                 raise _refused(f"the parameter {name} no longer lies where ACCO has bound it; load_state_dict(assign=True), .to() and "
                                "assignments to .data after the ACCO object was made do this; copy into the parameter instead")
@@ -205,21 +269,33 @@ class ACCO:
         raise _refused("optimizer.step: ACCO makes the steps with the options of this optimizer; call acco.step(tokens) after the "
                        "backward pass instead")
 
+    def _refuse_scheduler(self) -> None:
+        raise _refused("scheduler.step: ACCO makes the steps of the scheduler that it was given, one for each commit; leave the call out "
+                       "(Lightning: return the optimizer alone from configure_optimizers; accelerate: do not prepare the scheduler)")
+
     def _check_rates(self) -> None:
-        for group, rate in zip(() if self._optimizer is None else self._optimizer.param_groups, self._rates):
+        for group, rate in zip(() if self._optimizer is None else self._optimizer.param_groups, self._shown):
             if float(group["lr"]) != rate:
                 raise _refused(f"the optimizer's lr was {rate:g} when ACCO took it, and is {float(group['lr']):g} now (a scheduler of "
-                               "torch?), which has no effect; give ACCO the schedule: schedule_warmup, schedule_total and min_lr, or "
-                               "schedule")
+                               "torch?), which has no effect; give ACCO the scheduler, of which it makes the steps: scheduler=...; or "
+                               "schedule_warmup, schedule_total and min_lr, or schedule")
+
+    def _show_rates(self) -> None:
+        """Must be called when the number of commits may have changed."""
+        if self._rates is not None:
+            self._rates.show(self._channel.info().commits + 1)
+        if self._optimizer is not None:
+            self._shown = [float(group["lr"]) for group in self._optimizer.param_groups]
 
     def _adder(self, first: int) -> Any:
         def add(param: Tensor) -> None:
             gradient = param.grad
             assert gradient is not None
+            param.grad = None
+            check_unscaled()
             if gradient.device != self._gradients.device:
                 self._check_model()
             self._gradients[first:first + param.numel()].add_(gradient.reshape(-1))
-            param.grad = None
 
         return add
 
@@ -232,7 +308,7 @@ class ACCO:
         self._channel.add(microbatches, tokens)
         if self._channel.poll():
             self._check_model()
-            if self._staging:
+            if self._copies:
                 self._accumulator.add_(self._gradients.cpu())
                 self._gradients.zero_()
             with span("install"):
@@ -240,19 +316,46 @@ class ACCO:
             if self._reports.wanted:
                 self._reports.see(self._channel.info())
             self._store()
+            self._show_rates()
+            if self._hand_over is not None:
+                self._meet_newcomers(self._hand_over)
         return self.finished
+
+    def _meet_newcomers(self, hand_over: HandOver) -> None:
+        """Hands the buffers over if the round that was installed is the first one of a newcomer. All ranks, also the newcomer, install
+        this round, and see the number of newcomers grow."""
+        joins = self._channel.info().joins
+        if joins > self._joins and not self.finished:
+            here = self._channel.reduce([])
+            hand_over.meet(lambda values: self._channel.reduce(values).values, here.rank, here.ranks, self._joining)
+            self._joining = False
+        self._joins = joins
 
     def _continue(self) -> None:
         """Must be called when the state was replaced."""
         self._store()
-        if self._staging:
+        self._show_rates()
+        if self._copies:
             self._gradients.zero_()
 
     @torch.no_grad()
+    def _fetch(self) -> None:
+        """Copies the parameters to the library's twin."""
+        for mine, theirs in self._pairs():
+            theirs.copy_(mine)
+
+    @torch.no_grad()
     def _store(self) -> None:
-        """Copies what the library has changed to the parameters."""
-        if self._staging:
-            self._flat.copy_(self._host)
+        """Copies what the library has changed to the parameters, rounded to their types."""
+        for mine, theirs in self._pairs():
+            mine.copy_(theirs)
+
+    def _pairs(self) -> List[Tuple[Tensor, Tensor]]:
+        if not self._staging:
+            return []
+        if len(self._flats) == 1:
+            return [(self._flats[0], self._host)]
+        return [(part, self._host[first:first + part.numel()]) for _, first, part in self._places]
 
     def report_to(self, sink: Sink) -> None:
         """Tells the figures of `info` (as_dict) after each round: to a SummaryWriter of torch.utils.tensorboard, to a run of W&B
@@ -270,7 +373,8 @@ class ACCO:
         and not committed, so that the run continues bit for bit with the same ranks. Otherwise other numbers of ranks can
         continue from it. one_file: rank 0 writes everything. Otherwise each rank writes a file of its own. keep: then
         removes all checkpoints of the directory but this number of newest ones (see entrain.checkpoints_in). A run that
-        has begun anew never replaces a checkpoint of a later commit (FailedPrecondition), unless overwrite is set. Call it
+        has begun anew never replaces a checkpoint of a later commit (FailedPrecondition), unless overwrite is set. Buffers,
+        positions in the data and random numbers belong to the program: channel.add_state puts them into the same file. Call it
         between a `step` that installed and the next backward pass, on all ranks at the same commit. Collective; blocks."""
         check_keep("save", keep)
         self._channel.save(os.fspath(directory), name, kind="exact" if exact else "portable", one_file=one_file, overwrite=overwrite)
@@ -359,6 +463,9 @@ class ACCO:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+        forget_gradients(self)
+        if self._rates is not None:
+            self._rates.close()
         self._accumulator = torch.empty(0)
         self._channel.close()
         if self._own_comm:

@@ -160,6 +160,71 @@ def test_a_newcomer_gets_the_states_of_a_member(form, tmp_path):
         assert [text.splitlines()[-1] for text in ended] == ["ended []"] * 2, ended
 
 
+BUFFERS = """
+number, restarts, form, kind = int(os.environ["RANK"]), int(os.environ["ENTRAIN_RESTARTS"]), sys.argv[1], sys.argv[2]
+torch.manual_seed(10 * number + restarts)
+model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+model.register_buffer("mark", torch.tensor(7.0))
+told = []
+warnings.showwarning = lambda message, *unused: told.append(str(message))
+if form == "dies":
+    from entrain.torch import _joining
+    _joining._WAIT = 2.0
+    if restarts:
+        _joining.HandOver._pass_on = lambda *unused, **more: os.kill(os.getpid(), signal.SIGKILL)
+if form == "late":
+    from entrain.torch import _joining
+    _joining._WAIT = 2.0
+    if restarts:
+        meet = _joining.HandOver._pass_on
+
+        def come_late(*arguments, **more):
+            time.sleep(3)  # longer than a member waits
+            meet(*arguments, **more)
+
+        _joining.HandOver._pass_on = come_late
+acco = entrain.torch.ACCO(model, "sgd", lr=0.01, limit=300, method=kind, on_loss="finish", admit="exchange", join=30 if restarts else None,
+                          scheduler=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.99))
+if not restarts:
+    model.mark.fill_(42.0 + number)
+begun, seen = acco.info.commits, 0
+while not acco.finished:
+    loss_of(model, number, acco.info.gradients).backward()
+    acco.step()
+    info = acco.info
+    # The number of the commit says the rate, here as on the other ranks. An estimate has the rate of the next commit.
+    assert info.rounds == 0 or abs(info.lr - 0.01 * 0.99 ** ((info.commits - info.committed) // 10)) < 1e-9, info
+    if restarts and not acco._joining and not seen:
+        seen = int(model[1].num_batches_tracked)
+        assert model.mark.item() == (7 if form == "late" else 42), (model.mark, told)
+        assert begun >= 40, begun
+    if acco.info.commits >= 40 and number == 1 and not restarts:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.05 if acco.info.losses == 1 > acco.info.joins else 0.002)  # the other process starts meanwhile
+assert not restarts or form == "late" or seen >= 20, seen  # the member's count, and not that of the few micro-batches of this process
+print("ended", told, flat(model).numpy().tobytes().hex() if form != "dies" else "", flush=True)
+"""
+
+
+@pytest.mark.parametrize("form, kind", [("store", "acco"), ("store", "dpu"), ("store", "wp"), ("store", "zero1"), ("dies", "acco"),
+                                        ("late", "acco"), ("late", "zero1")])
+def test_a_rank_that_joins_acco_gets_the_buffers_of_a_member(form, kind, tmp_path):
+    first, again, ended = run("import os, signal, sys, time, warnings\n" + MODEL + BUFFERS, form, kind,
+                              ENTRAIN_STORE=f"file:{tmp_path}/store")
+    if form == "dies":
+        assert first.returncode == 0 and again.returncode == -signal.SIGKILL, ended
+        assert "ACCO: rank 1 joins without the state of rank 0: its buffers begin anew" in ended[0], ended
+    else:
+        assert [process.returncode for process in (first, again)] == [0, 0], "\n".join(ended)
+        last = [text.splitlines()[-1] for text in ended]
+        if form == "late":  # the parameters are equal, and both ranks say what is not
+            assert all("rank 1 joins without the state of rank 0: its buffers begin anew" in line for line in last), ended
+            last = [line.split()[-1] for line in last]
+            assert last[0] == last[1], ended
+            return
+        assert last[0].startswith("ended [] ") and last[0] == last[1], ended
+
+
 FROZEN = """
 number, frozen, steps = int(sys.argv[1]), float(sys.argv[2]), 0
 torch.manual_seed(number)

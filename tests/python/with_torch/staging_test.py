@@ -172,12 +172,12 @@ for step in range(2):
 with pytest.raises(entrain.FailedPrecondition, match="optimizer.step: ACCO makes the steps"):
     optimizer.step()
 optimizer.param_groups[0]["lr"] = 0.01
-with pytest.raises(entrain.FailedPrecondition, match="lr was 0.02 when ACCO took it, and is 0.01 now .a scheduler of torch.*schedule_warmup"):
+with pytest.raises(entrain.FailedPrecondition, match="lr was 0.02 when ACCO took it, and is 0.01 now .*scheduler=.*schedule_warmup"):
     acco.step(16)
 acco.close()
 optimizer.step()  # nobody minds now
 other = torch.optim.AdamW(model.parameters(), lr=0.02)
 torch.optim.lr_scheduler.LambdaLR(other, lambda step: 0.0)  # as a warm-up begins
-with pytest.raises(entrain.InvalidArgument, match="the optimizer's first group has lr=0; give it the greatest rate"):
+with pytest.raises(entrain.InvalidArgument, match="group 0 of the optimizer has lr=0. If a scheduler of torch has set it.*scheduler="):
     entrain.torch.ACCO(model, other, comm=comm)
 """, 1)

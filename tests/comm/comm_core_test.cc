@@ -1,5 +1,5 @@
 // The events of a communicator whose members the test plays.
-#include "lib/comm/comm_events.h"
+#include "lib/comm/comm_core.h"
 
 #include <optional>
 #include <string>
@@ -8,29 +8,27 @@
 
 #include "gtest/gtest.h"
 
-#include "lib/comm/comm_core.h"
 #include "tests/comm/played_comm.h"
 
 namespace entrain {
 namespace {
 
-class CommEventsTest : public PlayedComm {
+class CommCoreTest : public PlayedComm {
  protected:
-  CommEventsTest() {
+  CommCoreTest() {
     engine = std::make_shared<Engine>(SeatOptions{.clock = &clock, .own_thread = false});
     config.context = engine->ReserveContext();
     core = CommCore::Make(engine, pool, config);
-    InDriver([&] { events().Open(); });
+    InDriver([&] { core->Open(); });
   }
   void TearDown() override {
     for (PlayedPeer& endpoint : endpoints) {
       endpoint.Complete(absl::AbortedError("the test is over"));
     }
-    InDriver([&] { events().Attend(); });
+    InDriver([&] { core->Attend(); });
     PlayedComm::TearDown();
   }
 
-  CommEvents& events() { return core->events(); }
   template <typename F>
   void InDriver(F job) {
     engine->seat().RunInDriver(job);
@@ -39,7 +37,7 @@ class CommEventsTest : public PlayedComm {
   void Tell(int from, ControlKind kind, const std::string& body = "") {
     Writer message;
     message.Put(kind).PutRaw(body.data(), body.size());
-    InDriver([&] { events().OnControl(endpoints[static_cast<size_t>(from)], message.text()); });
+    InDriver([&] { core->OnControl(endpoints[static_cast<size_t>(from)], message.text()); });
   }
   // Starts a call, which the driver begins at once.
   RefPtr<Work> Begin(const Call& call) {
@@ -49,14 +47,14 @@ class CommEventsTest : public PlayedComm {
   }
   void Tick() {
     InDriver([&] {
-      if (events().next_tick().Passed(clock.Now())) {
-        events().OnTick(clock.Now());
+      if (core->next_tick().Passed(clock.Now())) {
+        core->OnTick(clock.Now());
       }
     });
   }
   MemberReport::State StateOf(int rank) {
     std::vector<MemberReport> reports;
-    InDriver([&] { reports = events().Members(); });
+    InDriver([&] { reports = core->Members(); });
     return reports[static_cast<size_t>(rank)].state;
   }
   std::string Message() const { return std::string(core->ending().status().message()); }
@@ -75,7 +73,7 @@ class CommEventsTest : public PlayedComm {
   std::shared_ptr<CommCore> core;
 };
 
-TEST_F(CommEventsTest, TheEngineReportsToTheEventsAndKeepsTheCommunicator) {
+TEST_F(CommCoreTest, TheEngineReportsToTheEventsAndKeepsTheCommunicator) {
   const long users = core.use_count();
   EXPECT_GT(users, 1) << "the engine is a user";
   engine->OnControl(endpoints[0], Writer().Put(config.context).Put(ControlKind::kAbort).Take());
@@ -83,26 +81,26 @@ TEST_F(CommEventsTest, TheEngineReportsToTheEventsAndKeepsTheCommunicator) {
   EXPECT_EQ(Message(), "c: rank 0 (played) ended it");
 }
 
-TEST_F(CommEventsTest, AMembersReasonEndsItAndIsPassedOn) {
+TEST_F(CommCoreTest, AMembersReasonEndsItAndIsPassedOn) {
   Tell(0, ControlKind::kAbort, EncodeStatus(absl::UnavailableError("c: lost somebody")));
   EXPECT_EQ(core->ending().status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(Message(), "c: lost somebody");
   EXPECT_EQ(KindsOf(endpoints[2].sent), std::vector{ControlKind::kAbort});
 }
 
-TEST_F(CommEventsTest, MessagesOfStrangersAndOfUnknownKindsDoNothing) {
+TEST_F(CommCoreTest, MessagesOfStrangersAndOfUnknownKindsDoNothing) {
   PlayedPeer stranger;
   InDriver([&] {
-    events().OnControl(stranger, Writer().Put(ControlKind::kAbort).Take());
-    events().OnControl(endpoints[0], "");
-    events().OnControl(endpoints[0], Writer().Put(uint8_t{99}).Take());
-    events().OnLost(stranger, absl::UnavailableError("the peer is gone"));
+    core->OnControl(stranger, Writer().Put(ControlKind::kAbort).Take());
+    core->OnControl(endpoints[0], "");
+    core->OnControl(endpoints[0], Writer().Put(uint8_t{99}).Take());
+    core->OnLost(stranger, absl::UnavailableError("the peer is gone"));
   });
   EXPECT_FALSE(core->ending().ended());
   EXPECT_EQ(StateOf(0), MemberReport::State::kAlive);
 }
 
-TEST_F(CommEventsTest, AMemberThatHasLeftIsReportedAlsoAfterTheEnd) {
+TEST_F(CommCoreTest, AMemberThatHasLeftIsReportedAlsoAfterTheEnd) {
   Tell(0, ControlKind::kLeave);
   EXPECT_EQ(StateOf(0), MemberReport::State::kLeft);
   EXPECT_FALSE(core->ending().ended()) << "leaving is no error";
@@ -112,8 +110,8 @@ TEST_F(CommEventsTest, AMemberThatHasLeftIsReportedAlsoAfterTheEnd) {
   EXPECT_TRUE(endpoints[0].sent.empty()) << "it is told nothing more";
 }
 
-TEST_F(CommEventsTest, ALostPathEndsItAfterAMoment) {
-  InDriver([&] { events().OnLost(endpoints[2], absl::UnavailableError("the path broke")); });
+TEST_F(CommCoreTest, ALostPathEndsItAfterAMoment) {
+  InDriver([&] { core->OnLost(endpoints[2], absl::UnavailableError("the path broke")); });
   Tick();
   EXPECT_FALSE(core->ending().ended()) << "a better reason may come";
   clock.Advance(Membership::kGraceNs);
@@ -122,18 +120,18 @@ TEST_F(CommEventsTest, ALostPathEndsItAfterAMoment) {
   EXPECT_EQ(BlameOf(core->ending().status()).rank, 2);
 }
 
-TEST_F(CommEventsTest, TheLossOfAMemberThatHasLeftIsNoError) {
+TEST_F(CommCoreTest, TheLossOfAMemberThatHasLeftIsNoError) {
   Tell(2, ControlKind::kLeave);
-  InDriver([&] { events().OnLost(endpoints[2], absl::UnavailableError("the path broke")); });
+  InDriver([&] { core->OnLost(endpoints[2], absl::UnavailableError("the path broke")); });
   clock.Advance(10 * Membership::kGraceNs);
   Tick();
   EXPECT_FALSE(core->ending().ended());
 }
 
-TEST_F(CommEventsTest, MembersAreAskedAboutACallWhoseTimeIsUp) {
+TEST_F(CommCoreTest, MembersAreAskedAboutACallWhoseTimeIsUp) {
   const RefPtr<Work> work = Begin(AllReduce());
-  EXPECT_EQ(events().waits_since(), clock.Now());
-  EXPECT_EQ(events().next_tick().at_ns, clock.Now() + Inquiry::kWarnNs);
+  EXPECT_EQ(core->waits_since(), clock.Now());
+  EXPECT_EQ(core->next_tick().at_ns, clock.Now() + Inquiry::kWarnNs);
   clock.Advance(config.timeout_ns);
   Tick();
   EXPECT_EQ(KindsOf(endpoints[0].urgent), std::vector{ControlKind::kQuery});
@@ -143,10 +141,10 @@ TEST_F(CommEventsTest, MembersAreAskedAboutACallWhoseTimeIsUp) {
   Tick();
   EXPECT_TRUE(work->done());
   EXPECT_EQ(BlameOf(core->ending().status()).rank, 0) << "the lowest that did not answer";
-  EXPECT_EQ(events().waits_since(), std::nullopt);
+  EXPECT_EQ(core->waits_since(), std::nullopt);
 }
 
-TEST_F(CommEventsTest, AQuestionIsAnsweredUntilTheEnd) {
+TEST_F(CommCoreTest, AQuestionIsAnsweredUntilTheEnd) {
   Writer query;
   const Descriptor none;
   query.Put(uint32_t{5})
@@ -163,18 +161,18 @@ TEST_F(CommEventsTest, AQuestionIsAnsweredUntilTheEnd) {
   EXPECT_EQ(endpoints[0].urgent.size(), told);
 }
 
-TEST_F(CommEventsTest, TheUserOfMemoryIsNamed) {
+TEST_F(CommCoreTest, TheUserOfMemoryIsNamed) {
   const Call call = AllReduce();
   const ConstBytes bytes(static_cast<const std::byte*>(call.in.data), 8);
-  EXPECT_EQ(events().UserOf(bytes), "");
+  EXPECT_EQ(core->UserOf(bytes), "");
   const RefPtr<Work> work = Begin(call);
-  EXPECT_EQ(events().UserOf(bytes), "all_reduce #1 on c");
+  EXPECT_EQ(core->UserOf(bytes), "all_reduce #1 on c");
 }
 
-TEST_F(CommEventsTest, ItLeavesOnceWhenTheUserReleasesIt) {
-  InDriver([&] { events().Leave("destroyed the communicator"); });
+TEST_F(CommCoreTest, ItLeavesOnceWhenTheUserReleasesIt) {
+  InDriver([&] { core->Leave("destroyed the communicator"); });
   EXPECT_EQ(KindsOf(endpoints[0].sent), std::vector{ControlKind::kLeave});
-  InDriver([&] { events().OnShutdown(); });
+  InDriver([&] { core->OnShutdown(); });
   EXPECT_EQ(endpoints[0].sent.size(), 1u);
 }
 

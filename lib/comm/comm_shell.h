@@ -1,0 +1,73 @@
+// What the parts of a communicator ask of it. A part decides and works by itself; what concerns other
+// parts it asks here. CommCore implements the interface and owns the parts, so a part can call it at any
+// time. There is no other upcall inside lib/comm.
+//
+// Thread safety: Keep and Submit: any thread. All others are [driver].
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+
+#include "lib/comm/admitted.h"
+#include "lib/comm/vote.h"
+#include "lib/engine/engine.h"
+
+namespace entrain {
+
+class CallWork;
+class CommCore;
+
+class CommShell {
+ public:
+  virtual ~CommShell() = default;
+
+  // ---- Calls
+  // Returns a reference that keeps the communicator alive.
+  virtual std::shared_ptr<CommShell> Keep() = 0;
+  // Makes the work of an admitted call, counts the call as open, and submits it to the driver. A
+  // thread may hold CallFunnel's mutex.
+  virtual RefPtr<CallWork> Submit(Admitted admitted, CallBegin begin) = 0;
+  // Starts the call of a work. Its job calls this function.
+  virtual void StartWork(CallWork* work) = 0;
+  // Requests that the driver look soon at calls that are ready, and at the vote.
+  virtual void NeedAttention() = 0;
+  // Makes the driver flush sent messages to the peers before the thread stops being the driver.
+  virtual void NeedFlush() = 0;
+
+  // ---- Members
+  // Returns true if the member has left by itself, that is, has destroyed its communicator.
+  virtual bool left(int rank) const = 0;
+  // Returns true if the rank has left or its path is lost, so that it sends nothing any more.
+  virtual bool SaysNothing(int rank) const = 0;
+  // Returns the status with which the member's process has reported the end of one of its
+  // communicators. Reports from before this communicator was opened do not count. OK: no report.
+  virtual absl::Status CauseOf(int rank) const = 0;
+  // See Inquiry::SetSilence.
+  virtual int64_t silence_ns() const = 0;
+
+  // ---- Ends
+  // Ends the communicator.
+  virtual void Fail(const absl::Status& why) = 0;
+  // Ends the communicator because the calls of the ranks do not match. `sequence`: the number of
+  // this rank's call.
+  virtual void Disagree(CallId call, uint64_t sequence, const Vote::Result& votes) = 0;
+  // Ends the communicator because the other ranks go on without this rank.
+  virtual void EndAsStale(const absl::Status& why) = 0;
+  // Ends all open calls, inquiries and votes. The communicator has ended.
+  virtual void EndCalls(const absl::Status& why) = 0;
+
+  // ---- The communicator that follows
+  // Makes and opens the communicator of these ranks. `members`: the ranks, each with its context
+  // number in the new communicator.
+  virtual std::shared_ptr<CommCore> MakeNext(
+      const std::string& name, const std::vector<std::pair<int, Context>>& members) = 0;
+  // Ends a communicator from MakeNext that nobody takes. `why`: a phrase for its error.
+  virtual void GiveUp(CommCore& next, absl::string_view why) = 0;
+};
+
+}  // namespace entrain

@@ -1,0 +1,49 @@
+// A shell for a part of a communicator that a test calls alone. A call that the test does not expect fails it.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "lib/comm/call_work.h"
+#include "lib/comm/comm_shell.h"
+
+namespace entrain {
+
+class PlayedShell : public CommShell {
+ public:
+  std::shared_ptr<CommShell> Keep() override {
+    return Unexpected<std::shared_ptr<CommShell>>("Keep");
+  }
+  RefPtr<CallWork> Submit(Admitted, CallBegin) override {
+    return Unexpected<RefPtr<CallWork>>("Submit");
+  }
+  void StartWork(CallWork*) override { Unexpected<int>("StartWork"); }
+  void NeedAttention() override { Unexpected<int>("NeedAttention"); }
+  void NeedFlush() override { Unexpected<int>("NeedFlush"); }
+  bool left(int) const override { return Unexpected<bool>("left"); }
+  bool SaysNothing(int) const override { return Unexpected<bool>("SaysNothing"); }
+  absl::Status CauseOf(int) const override { return Unexpected<absl::Status>("CauseOf"); }
+  int64_t silence_ns() const override { return Unexpected<int64_t>("silence_ns"); }
+  void Fail(const absl::Status& why) override { Unexpected<int>("Fail: " + why.ToString()); }
+  void Disagree(CallId, uint64_t, const Vote::Result&) override { Unexpected<int>("Disagree"); }
+  void EndAsStale(const absl::Status&) override { Unexpected<int>("EndAsStale"); }
+  void EndCalls(const absl::Status&) override { Unexpected<int>("EndCalls"); }
+  std::shared_ptr<CommCore> MakeNext(const std::string&,
+                                     const std::vector<std::pair<int, Context>>&) override {
+    return Unexpected<std::shared_ptr<CommCore>>("MakeNext");
+  }
+  void GiveUp(CommCore&, absl::string_view) override { Unexpected<int>("GiveUp"); }
+
+ private:
+  template <typename T>
+  static T Unexpected(const std::string& call) {
+    ADD_FAILURE() << "the part asks its shell: " << call;
+    return T{};
+  }
+};
+
+}  // namespace entrain
