@@ -6,14 +6,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 from typing import Any, Dict, Optional
 
+from lightning.fabric.utilities.seed import reset_seed
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 
-from ..errors import invalid
+from ..errors import FailedPrecondition, invalid
 from ..torch import EDiT
 from ..train import EditInfo
 from . import _replicas
@@ -34,6 +37,12 @@ class EDiTStrategy(DDPStrategy):
         ckpt_path    fit(ckpt_path=...) continues bit for bit with the same number of replicas, if Lightning gives it the same data: at
                      the end of an epoch, or with a loader that has a state
 
+    With the options of entrain.integrations.elastic each replica is a Trainer of its own (devices=1), without torch.distributed. Give
+    all of them max_steps, and each its own part of the data. The lowest replica that lives is rank zero: it saves, the model as of the
+    last exchange, without making one, and no file of its own; ckpt_path is refused. A replica that joins begins at the others' step,
+    with the optimizer and the schedules of one of them from its first exchange on, and with its own data and epoch 0 from the
+    beginning.
+
     Thread safety: that of Lightning, one thread."""
 
     strategy_name = "entrain"
@@ -48,6 +57,55 @@ class EDiTStrategy(DDPStrategy):
         self.info: Optional[EditInfo] = None
         self._resumed: Optional[_replicas.State] = None  # what load_checkpoint has read
         self._inside = contextlib.ExitStack()  # the consensus block that is open
+        self._first = options.get("join") is None and (options.get("comm") is None or options["comm"].rank == 0)
+
+    # ---- replicas that come back: each is all that its Trainer knows ----------------------------------------------------------
+
+    @property
+    def _alone(self) -> bool:
+        return self._options.get("comm") is not None and self.num_nodes * self.num_processes == 1
+
+    def setup_distributed(self) -> None:
+        if not self._alone:
+            if self._options.get("join") is not None:
+                raise invalid(_CALL, f"join, and {self.num_nodes * self.num_processes} processes; a replica that comes back is one process: "
+                                     "Trainer(devices=1, num_nodes=1)")
+            super().setup_distributed()
+            return
+        # The launcher's MASTER_PORT is that of all replicas, so a torch.distributed of each would not begin.
+        reset_seed()
+        self.set_world_ranks()
+
+    @property
+    def is_global_zero(self) -> bool:
+        if not self._alone:
+            return bool(super().is_global_zero)
+        if self.edit is not None:
+            self._first = self._lowest(self.edit)
+        return self._first
+
+    def _lowest(self, edit: EDiT) -> bool:
+        """Whether no replica below this one lives, as of the last exchange. Local, and the same on all replicas."""
+        for replica in range(edit.replica):
+            with contextlib.suppress(FailedPrecondition):  # it is lost, or there was no exchange
+                edit.engine.replica(replica)
+                return False
+        return edit.replica == 0 or edit.info.rendezvous > 0
+
+    def _take_place(self, trainer: Trainer, edit: EDiT) -> None:
+        """Lets a newcomer begin at the step of the others."""
+        steps = edit.info.steps
+        loop = trainer.fit_loop.epoch_loop
+        loop.automatic_optimization.optim_progress.optimizer.step.total.completed = steps
+        loop.manual_optimization.optim_step_progress.total.completed = steps
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch, that the optimizer has made no step
+            for config in self.lr_scheduler_configs:
+                if config.interval == "step" and isinstance(config.scheduler, LRScheduler):
+                    for _ in range(steps // config.frequency):
+                        config.scheduler.step()
+
+    # ---- the model -----------------------------------------------------------------------------------------------------------
 
     def _setup_model(self, model: nn.Module) -> nn.Module:
         return model  # DDPStrategy would wrap it
@@ -62,8 +120,17 @@ class EDiTStrategy(DDPStrategy):
                 raise invalid(_CALL, f"configure_optimizers returned {len(self.optimizers)} optimizers; expected one, whose steps "
                                      "are counted")
             assert self.lightning_module is not None
-            self.edit = _replicas.replica(_CALL, self.lightning_module, self.optimizers[0], self._options, self._resumed)
+            options = dict(self._options)
+            if self._alone:
+                if trainer.max_steps < 0:
+                    raise invalid(_CALL, "max_steps is missing: a replica that comes back begins with epoch 0, so only a number of steps says "
+                                         "where all of them end")
+                schedules = {f"scheduler {index}": config.scheduler for index, config in enumerate(self.lr_scheduler_configs)}
+                options.setdefault("hand_over", {"optimizer": self.optimizers[0], **schedules})
+            self.edit = _replicas.replica(_CALL, self.lightning_module, self.optimizers[0], options, self._resumed)
             self._resumed = None
+            if options.get("join") is not None:
+                self._take_place(trainer, self.edit)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """Runs training_step inside the module's own forward pass, as for wrapped modules, so that EDiT sees its beginning."""
@@ -87,18 +154,31 @@ class EDiTStrategy(DDPStrategy):
     def lightning_module_state_dict(self) -> Dict[str, Any]:
         """Called on all ranks at the beginning of a save."""
         self._inside.close()  # a callback saves at the end of validation
-        if self.edit is not None and not self.edit.info.in_warmup:
-            self.edit.synchronize()
-        state: Dict[str, Any] = super().lightning_module_state_dict()
+        with contextlib.ExitStack() as stack:
+            if self.edit is not None and not self.edit.info.in_warmup:
+                if not self._alone or self._is_over():
+                    self.edit.synchronize()
+                else:
+                    # A newcomer does not know at which steps the others have saved, so a save makes no exchange.
+                    stack.enter_context(self.edit.consensus())
+            state: Dict[str, Any] = super().lightning_module_state_dict()
         return state
+
+    def _is_over(self) -> bool:
+        assert self.lightning_module is not None
+        trainer = self.lightning_module.trainer
+        return bool(trainer.global_step >= trainer.max_steps)
 
     def save_checkpoint(self, checkpoint: Dict[str, Any], filepath: Any, storage_options: Optional[Any] = None) -> None:
         super().save_checkpoint(checkpoint, filepath, storage_options)
-        if self.edit is not None and "optimizer_states" in checkpoint:
+        if self.edit is not None and "optimizer_states" in checkpoint and not self._alone:
             _replicas.write(self._own(filepath), _replicas.state_of(self.edit))
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: Optional[bool] = None) -> Dict[str, Any]:
         """Called before `setup`, which continues from what it reads."""
+        if self._alone and self.lightning_module is not None and self.lightning_module.trainer.state.fn == TrainerFn.FITTING:
+            raise invalid(_CALL, "ckpt_path, with replicas that come back: the checkpoint has the model alone; load it into the module "
+                                 "before fit, and all replicas begin anew from it")
         checkpoint: Dict[str, Any] = super().load_checkpoint(checkpoint_path, weights_only)
         module: Optional[LightningModule] = self.lightning_module
         if module is not None and module.trainer.state.fn == TrainerFn.FITTING and "optimizer_states" in checkpoint:
@@ -125,6 +205,7 @@ class EDiTStrategy(DDPStrategy):
         self._inside.close()
         if self.edit is not None:
             self.info = self.edit.info
+            self._first = self.is_global_zero
             self.edit.close()
             self.edit = None
         super().teardown()
