@@ -16,7 +16,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from ..errors import FailedPrecondition, invalid
+from ..errors import invalid
 from ..torch import EDiT
 from ..train import EditInfo
 from . import _replicas
@@ -49,7 +49,8 @@ class EDiTStrategy(DDPStrategy):
 
     def __init__(self, *, strategy: Optional[Dict[str, Any]] = None, **options: Any) -> None:
         super().__init__(**(strategy or {}))
-        _replicas.refuse_async(_CALL, options)
+        if options.get("comm") is None:
+            _replicas.refuse_async(_CALL, options)
         self._options = options
         #: The EDiT object while fit runs.
         self.edit: Optional[EDiT] = None
@@ -81,16 +82,8 @@ class EDiTStrategy(DDPStrategy):
         if not self._alone:
             return bool(super().is_global_zero)
         if self.edit is not None:
-            self._first = self._lowest(self.edit)
+            self._first = self.edit._is_lowest()
         return self._first
-
-    def _lowest(self, edit: EDiT) -> bool:
-        """Whether no replica below this one lives, as of the last exchange. Local, and the same on all replicas."""
-        for replica in range(edit.replica):
-            with contextlib.suppress(FailedPrecondition):  # it is lost, or there was no exchange
-                edit.engine.replica(replica)
-                return False
-        return edit.replica == 0 or edit.info.rendezvous > 0
 
     def _take_place(self, trainer: Trainer, edit: EDiT) -> None:
         """Lets a newcomer begin at the step of the others."""
@@ -157,7 +150,7 @@ class EDiTStrategy(DDPStrategy):
         with contextlib.ExitStack() as stack:
             if self.edit is not None and not self.edit.info.in_warmup:
                 if not self._alone or self._is_over():
-                    self.edit.synchronize()
+                    _replicas.finish(self.edit)
                 else:
                     # A newcomer does not know at which steps the others have saved, so a save makes no exchange.
                     stack.enter_context(self.edit.consensus())
@@ -198,7 +191,7 @@ class EDiTStrategy(DDPStrategy):
 
     def on_train_end(self) -> None:
         if self.edit is not None:
-            self.edit.synchronize()
+            _replicas.finish(self.edit)
         super().on_train_end()
 
     def teardown(self) -> None:

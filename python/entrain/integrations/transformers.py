@@ -49,7 +49,8 @@ class EDiTCallback(TrainerCallback):
         if not isinstance(trainer, Trainer):
             raise invalid(_CALL, f"the first argument is {trainer!r}; expected the Trainer: "
                                  "trainer.add_callback(EDiTCallback(trainer, ...))")
-        _replicas.refuse_async(_CALL, options)
+        if options.get("comm") is None:
+            _replicas.refuse_async(_CALL, options)
         _refuse(trainer)
         self._trainer = trainer
         self._options = options
@@ -112,7 +113,7 @@ class EDiTCallback(TrainerCallback):
         self._save |= control.should_save
         if control.should_training_stop or state.global_step >= state.max_steps:
             self._wish()
-            self._edit.synchronize()
+            _replicas.finish(self._edit)
         return self._place(args, state, control)
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
@@ -124,6 +125,10 @@ class EDiTCallback(TrainerCallback):
         # The best model can be kept only where it is evaluated and saved at one step. With overlap_steps there are no agreed
         # parameters while an exchange runs.
         together = args.load_best_model_at_end or args.save_strategy == "best" or self._edit._overlaps
+        if self._edit._async:  # which saves nothing, and waits for nobody
+            if control.should_evaluate:
+                self._inside.enter_context(self._edit.consensus())
+            return control
         self._save |= control.should_save
         self._evaluate |= together and control.should_evaluate
         self._wish()
@@ -166,7 +171,7 @@ class EDiTCallback(TrainerCallback):
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._inside.close()
         if not args.load_best_model_at_end:  # otherwise the best model is there already, and no exchange may follow
-            self._edit.synchronize()
+            _replicas.finish(self._edit)
 
     @property
     def _edit(self) -> EDiT:
@@ -200,3 +205,6 @@ def _refuse_alone(args: TrainingArguments, options: Mapping[str, Any]) -> None:
     if options.get("overlap_steps", config is not None and config.overlap_steps):
         raise invalid(_CALL, "overlap_steps, with replicas that come back: newcomers meet the others where all wait for an exchange; leave "
                              "it out")
+    if _replicas.is_async(options) and args.save_strategy != "no":
+        raise invalid(_CALL, f"A-EDiT, and save_strategy is {str(args.save_strategy)!r}: replicas make different numbers of steps, after which "
+                             "the trainer names its checkpoints; set save_strategy=\"no\", and save the model after train()")

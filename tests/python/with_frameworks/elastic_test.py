@@ -152,13 +152,14 @@ if strategy.is_global_zero:
 finish(module.model, strategy.info.steps, module.optimizers().optimizer, module.begun)
 """
 
+CODES = {"transformers": TRAINER, "accelerate": ACCELERATE, "lightning": LIGHTNING}
 LINE = re.compile(r"replica (\d) restarted (\w+) began (\d+) ended (\d+) adam (\d+) loss ([\d.]+) bits (-?\w+)")
 
 
-def start(code, directory):
+def start(code, directory, program=PROGRAM, size=3):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false",
                    "ENTRAIN_TIMEOUT": "60s"}
-    done = subprocess.run([RUN, "--elastic", "-n", "3", "--", sys.executable, "-c", TINY + PROGRAM + code, str(directory)],
+    done = subprocess.run([RUN, "--elastic", "-n", str(size), "--", sys.executable, "-c", TINY + program + code, str(directory)],
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=240, env=environment)
     print(done.stdout)
     assert done.returncode == 0, done.stdout
@@ -169,7 +170,7 @@ def start(code, directory):
 @pytest.mark.parametrize("framework", ["transformers", "accelerate", "lightning"])
 def test_a_replica_that_is_killed_comes_back(framework, tmp_path):
     pytest.importorskip(framework)
-    found = sorted(start({"transformers": TRAINER, "accelerate": ACCELERATE, "lightning": LIGHTNING}[framework], tmp_path))
+    found = sorted(start(CODES[framework], tmp_path))
     assert [row[:2] for row in found] == [(0, False), (1, True), (2, False)], found
     assert found[1][2] > 25 and found[0][2] == 1 and all(row[3] == 60 for row in found), found
     # The newcomer has the optimizer of a member, which has made all steps.
@@ -188,3 +189,20 @@ def test_a_replica_that_is_killed_comes_back(framework, tmp_path):
         again = TRAINER.replace("run(STEPS, [die])", "run(STEPS + 12, [die], resume=True)").replace("== STEPS and", "== STEPS + 12 and")
         found = sorted(start(again.replace("may_die(state.global_step, edit.edit)", "pass"), tmp_path))
         assert [(row[0], row[3], row[4]) for row in found] == [(0, 72, 72), (1, 72, 72), (2, 72, 72)], found
+
+
+@pytest.mark.parametrize("framework", list(CODES))
+def test_replicas_of_a_edit_do_not_wait_for_a_slow_one(framework, tmp_path):
+    pytest.importorskip(framework)
+    program = PROGRAM.replace("size = place.replicas", 'size = place.replicas\nplace.options.update(preset="a-edit", local_sgd_sync_time=0.05)')
+    before = program.index("    if place.replica == 1")
+    # Replica 1 is slow.
+    program = program[:before] + "    time.sleep(0.02 * place.replica)\n\n\ndef finish" + program.partition("def finish")[2]
+    code = re.sub(r"local_sgd_sync_interval=4,\s*", "", CODES[framework])
+    code = code.replace("edit.synchronize()\nfinish", "edit.leave()\nfinish")
+    if framework == "transformers":
+        with pytest.raises(AssertionError, match="A-EDiT, and save_strategy is"):
+            start(code, tmp_path, program, size=2)
+        code = re.sub(r'save_strategy="steps",\s*save_steps=20', 'save_strategy="no"', code)
+    found = sorted(start(code, tmp_path, program, size=2))
+    assert [row[3:5] for row in found] == [(60, 60), (60, 60)] and len({row[5:] for row in found}) == 1 and found[0][5] < 4.0, found
