@@ -5,12 +5,15 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import warnings
 from typing import Any, Dict, Optional
 
+import numpy as np
 from lightning.fabric.utilities.seed import reset_seed
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import nn
@@ -29,7 +32,8 @@ class EDiTStrategy(DDPStrategy):
     module is not wrapped. `options` are those of entrain.torch.EDiT, `strategy` those of DDPStrategy (process_group_backend, ...).
 
         optimizers   configure_optimizers returns one
-        validation   while fitting sees the parameters on which the replicas have agreed
+        validation   while fitting sees the parameters on which the replicas have agreed. With a ModelCheckpoint that has a monitor it
+                     makes an exchange, so that the model that is saved is the one that was judged
         saves        a save between two exchanges makes an exchange, as edit.synchronize does; to have none, save at the steps where
                      one is due. The model in the checkpoint is the one on which the replicas have agreed. Each rank adds a file
                      PATH.entrain-RANK: its inner optimizer, and EDiT's state
@@ -133,8 +137,27 @@ class EDiTStrategy(DDPStrategy):
 
     # ---- validation ------------------------------------------------------------------------------------------------------
 
+    def on_train_start(self) -> None:
+        """Refuses replicas that would end at different steps: torch.distributed would wait for the last one up to half an hour."""
+        super().on_train_start()
+        assert self.lightning_module is not None
+        trainer = self.lightning_module.trainer
+        if self.edit is None or self._alone or trainer.max_steps >= 0:
+            return
+        batches = trainer.num_training_batches
+        mine = np.array([batches if math.isfinite(batches) else -1], np.int64)
+        found = self.edit.comm.all_gather(mine).ravel().tolist()
+        if min(found) < 0 or len(set(found)) > 1:
+            raise invalid(_CALL, f"the replicas have {found} batches in an epoch (-1: a loader without a length), so they may end at "
+                                 "different steps; set max_steps")
+
     def on_validation_start(self) -> None:
         if self.edit is not None:
+            assert self.lightning_module is not None
+            trainer = self.lightning_module.trainer
+            watched = any(isinstance(one, ModelCheckpoint) and one.monitor is not None for one in trainer.callbacks)
+            if not self.edit.info.in_warmup and (self._is_over() if self._alone else watched):
+                _replicas.finish(self.edit)  # otherwise the save that follows would be of another model than the one that is judged
             self._inside.enter_context(self.edit.consensus())
         super().on_validation_start()
 
@@ -160,7 +183,7 @@ class EDiTStrategy(DDPStrategy):
     def _is_over(self) -> bool:
         assert self.lightning_module is not None
         trainer = self.lightning_module.trainer
-        return bool(trainer.global_step >= trainer.max_steps)
+        return bool(0 <= trainer.max_steps <= trainer.global_step)
 
     def save_checkpoint(self, checkpoint: Dict[str, Any], filepath: Any, storage_options: Optional[Any] = None) -> None:
         super().save_checkpoint(checkpoint, filepath, storage_options)

@@ -11,8 +11,9 @@ import os
 import warnings
 from typing import Any, Mapping, Optional
 
+import numpy as np
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint, has_length
 
 from ..errors import invalid
 from ..torch import Checkpoints, EDiT
@@ -91,6 +92,8 @@ class EDiTCallback(TrainerCallback):
             _refuse_alone(args, options)
             options.setdefault("hand_over", {"optimizer": optimizer, "scheduler": scheduler})
         self.edit = _replicas.replica(_CALL, kwargs["model"], optimizer, options)
+        if not joins:
+            self._check_ends(args, state, kwargs.get("train_dataloader"))
         # Each checkpoint of the trainer has a folder of its own, which a run that begins anew replaces, as the trainer does its files.
         self._checkpoints = Checkpoints(self.edit, args.output_dir, overwrite=True)
         if self._resumed is not None and not joins:
@@ -105,6 +108,21 @@ class EDiTCallback(TrainerCallback):
                 warnings.simplefilter("ignore")  # of torch, that the optimizer has made no step
                 for _ in range(state.global_step):
                     scheduler.step()
+
+    def _check_ends(self, args: TrainingArguments, state: TrainerState, loader: Any) -> None:
+        """Refuses replicas that would come to an end, or to a save or an evaluation, at different steps: the first one there would wait
+        for the others, in torch.distributed up to half an hour. Collective."""
+        ends = [state.max_steps, len(loader) if has_length(loader) else -1]
+        found = self._edit.comm.all_gather(np.array(ends, np.int64)).reshape(-1, 2).tolist()
+        if len({steps for steps, _ in found}) > 1:
+            raise invalid(_CALL, f"the replicas would make {[steps for steps, _ in found]} steps, because their data are of different lengths; "
+                                 "set max_steps")
+        epochs = [name for name in ("save_strategy", "eval_strategy", "logging_strategy") if getattr(args, name) == "epoch"]
+        # Batches that rank 0 reads and sends end on all ranks at once.
+        uneven = ends[1] < 0 and self._trainer.accelerator.dispatch_batches is False
+        if epochs and not self._alone and (uneven or len({length for _, length in found}) > 1):
+            raise invalid(_CALL, f"{epochs[0]} is \"epoch\", and the replicas may end an epoch at different steps, since their data "
+                                 "have different lengths, or none: set it to \"steps\"")
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._inside.close()
