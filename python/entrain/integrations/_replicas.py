@@ -23,8 +23,8 @@ def refuse_async(call: str, options: Mapping[str, Any]) -> None:
     """Frameworks gather losses and metrics of all ranks at equal steps, which A-EDiT's replicas do not make."""
     if is_async(options):
         raise invalid(call, "use_async: the framework gathers losses and metrics at equal steps of all replicas, and with A-EDiT they make "
-                            "different numbers of steps; start each replica as a job of its own (entrain.integrations.elastic.alone, not in "
-                            "torchtitan), or use entrain.torch.AEDiT in a loop of your own")
+                            "different numbers of steps; start each replica as a job of its own (entrain.integrations.elastic.alone; not "
+                            "in torchtitan), or use entrain.torch.AEDiT in a loop of your own")
 
 
 def finish(edit: EDiT) -> None:

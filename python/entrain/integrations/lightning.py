@@ -73,7 +73,7 @@ class EDiTStrategy(DDPStrategy):
     def setup_distributed(self) -> None:
         if not self._alone:
             if self._options.get("join") is not None:
-                raise invalid(_CALL, f"join, and {self.num_nodes * self.num_processes} processes; a replica that comes back is one process: "
+                raise invalid(_CALL, f"join, and {self.num_nodes * self.num_processes} processes; a replica that comes back is one: "
                                      "Trainer(devices=1, num_nodes=1)")
             super().setup_distributed()
             return
@@ -120,8 +120,8 @@ class EDiTStrategy(DDPStrategy):
             options = dict(self._options)
             if self._alone:
                 if trainer.max_steps < 0:
-                    raise invalid(_CALL, "max_steps is missing: a replica that comes back begins with epoch 0, so only a number of steps says "
-                                         "where all of them end")
+                    raise invalid(_CALL, "max_steps is missing: a replica that comes back begins with epoch 0, so only a number of steps "
+                                         "says where all of them end")
                 schedules = {f"scheduler {index}": config.scheduler for index, config in enumerate(self.lr_scheduler_configs)}
                 options.setdefault("hand_over", {"optimizer": self.optimizers[0], **schedules})
             self.edit = _replicas.replica(_CALL, self.lightning_module, self.optimizers[0], options, self._resumed)

@@ -99,6 +99,13 @@ class EDiTTrainer(Trainer):
                                  f"comes every {every} steps; state can be saved at exchanges only, so both must be multiples of {every}, "
                                  "and the interval no shorter than the warm-up")
 
+    def train(self) -> None:
+        super().train()
+        made, wanted = self.edit.info.steps, self.config.training.steps
+        if made < wanted:  # torchtitan logs a warning, and has no last exchange and no last checkpoint
+            raise invalid(_CALL, f"the data ended behind step {made}, and training.steps is {wanted}: the replicas have not exchanged at "
+                                 f"the end. Set training.steps to {made} at most, or let the data set begin again (infinite)")
+
     def train_step(self, data_iterator: Any) -> None:
         super().train_step(data_iterator)
         if self.step == self.config.training.steps:
@@ -124,13 +131,14 @@ class EDiTTrainer(Trainer):
         for name in os.listdir(folder) if os.path.isdir(folder) else ():
             if (match := re.fullmatch(r"step-(\d+)", name)) and os.path.exists(os.path.join(folder, name, ".metadata")):
                 steps.append(int(match[1]))
-        newest = sorted(steps)[-_NEWEST:]
-        mine[:len(newest)] = newest
+        steps = sorted(steps)[-_NEWEST:]
+        mine[:len(steps)] = steps
         found = [{int(step) for step in row if step >= 0} for row in self.comm.all_gather(mine).reshape(-1, _NEWEST)]
         common = set.intersection(*found)
         if not common and any(found):
-            raise invalid(_CALL, f"no checkpoint is there for all replicas: the newest of each rank are {[max(row, default=-1) for row in found]}"
-                                 f" (-1: none). Give {folder} of a replica that has one to the others, or remove them all to begin anew")
+            newest = [max(row, default=-1) for row in found]
+            raise invalid(_CALL, f"no checkpoint is there for all replicas: the newest of each rank are {newest} (-1: none). "
+                                 f"Give {folder} of a replica that has one to the others, or remove them all to begin anew")
         return max(common, default=-1)
 
     def close(self) -> None:

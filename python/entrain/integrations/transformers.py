@@ -115,8 +115,8 @@ class EDiTCallback(TrainerCallback):
         ends = [state.max_steps, len(loader) if has_length(loader) else -1]
         found = self._edit.comm.all_gather(np.array(ends, np.int64)).reshape(-1, 2).tolist()
         if len({steps for steps, _ in found}) > 1:
-            raise invalid(_CALL, f"the replicas would make {[steps for steps, _ in found]} steps, because their data are of different lengths; "
-                                 "set max_steps")
+            raise invalid(_CALL, f"the replicas would make {[steps for steps, _ in found]} steps, because their data are of different "
+                                 "lengths; set max_steps")
         epochs = [name for name in ("save_strategy", "eval_strategy", "logging_strategy") if getattr(args, name) == "epoch"]
         # Batches that rank 0 reads and sends end on all ranks at once.
         uneven = ends[1] < 0 and self._trainer.accelerator.dispatch_batches is False
@@ -224,5 +224,5 @@ def _refuse_alone(args: TrainingArguments, options: Mapping[str, Any]) -> None:
         raise invalid(_CALL, "overlap_steps, with replicas that come back: newcomers meet the others where all wait for an exchange; leave "
                              "it out")
     if _replicas.is_async(options) and args.save_strategy != "no":
-        raise invalid(_CALL, f"A-EDiT, and save_strategy is {str(args.save_strategy)!r}: replicas make different numbers of steps, after which "
-                             "the trainer names its checkpoints; set save_strategy=\"no\", and save the model after train()")
+        raise invalid(_CALL, f"A-EDiT, and save_strategy is {str(args.save_strategy)!r}: replicas make different numbers of steps, after "
+                             "which the trainer names its checkpoints; set save_strategy=\"no\", and save the model after train()")

@@ -194,7 +194,8 @@ def test_a_replica_that_is_killed_comes_back(framework, tmp_path):
 @pytest.mark.parametrize("framework", list(CODES))
 def test_replicas_of_a_edit_do_not_wait_for_a_slow_one(framework, tmp_path):
     pytest.importorskip(framework)
-    program = PROGRAM.replace("size = place.replicas", 'size = place.replicas\nplace.options.update(preset="a-edit", local_sgd_sync_time=0.05)')
+    options = 'place.options.update(preset="a-edit", local_sgd_sync_time=0.05)'
+    program = PROGRAM.replace("size = place.replicas", f"size = place.replicas\n{options}")
     before = program.index("    if place.replica == 1")
     # Replica 1 is slow.
     program = program[:before] + "    time.sleep(0.02 * place.replica)\n\n\ndef finish" + program.partition("def finish")[2]

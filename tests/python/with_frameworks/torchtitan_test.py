@@ -55,11 +55,13 @@ TEXT = torch.frombuffer(bytearray(open({file!r}, "rb").read()), dtype=torch.uint
 
 
 class Rows(torch.utils.data.IterableDataset):
+    limit = 1 << 30
+
     def __init__(self, rank, size):
         self.rank, self.size, self.count = rank, size, 0
 
     def __iter__(self):
-        while True:
+        while self.count < self.limit:
             first = (self.count * self.size + self.rank) * LENGTH % (len(TEXT) - LENGTH)
             self.count += 1
             row = TEXT[first:first + LENGTH + 1]
@@ -187,6 +189,13 @@ for match, options, spoil in (("use_async", dict(EDIT, use_async=True), {}), ("c
         assert match in str(error), error
     else:
         raise SystemExit(f"{match}: it was accepted")
+
+Rows.limit = 6 * BATCH
+try:
+    fit("short")
+    raise SystemExit("it trained without data")
+except entrain.InvalidArgument as error:
+    assert "the data ended behind step 6" in str(error), error
 """, tmp_path, 1, *ports(12), program=TITAN, timeout=240)
     same(found, "plain", "beside", "saved", "again")
 
