@@ -280,7 +280,7 @@ TEST(StartedSplit, RefusesWhatIsNotOne) {
     EXPECT_FAILS(entrain_comm_split(self.comm, -2, 0, nullptr, &work), ENTRAIN_INVALID_ARGUMENT,
                  "color -2 is less than -1");
     EXPECT_FAILS(entrain_comm_split(self.comm, 0, 0, nullptr, nullptr), ENTRAIN_INVALID_ARGUMENT,
-                 "work is NULL");
+                 "part is NULL");
     EXPECT_FAILS(entrain_comm_duplicate(nullptr, nullptr, &work), ENTRAIN_INVALID_ARGUMENT,
                  "comm is NULL");
     ASSERT_OK(entrain_barrier(self.comm, nullptr, &work));
