@@ -23,7 +23,7 @@
 #include "lib/base/log.h"
 #include "lib/base/status.h"
 #include "lib/comm/comm_core.h"
-#include "lib/comm/packed_call.h"
+#include "lib/comm/contribution.h"
 #include "lib/device/calls/device_call.h"
 #include "lib/kernels/kernels.h"
 #include "lib/kernels/merge.h"
@@ -352,7 +352,7 @@ bool DirectServes(const Call& call, int size, const Device& device) {
   const ReduceOp op = call.reduction.op;
   const bool by_kernel =
       !Reduces(call.kind) || (size <= device.most_sources() && op != ReduceOp::kCustom &&
-                              op != ReduceOp::kPreMultipliedSum && !PackedCall::Is(call));
+                              op != ReduceOp::kPreMultipliedSum && !IsPacked(call));
   return counts_known && by_kernel && call.count * SizeOf(call.dtype) >= kLeastDeviceBytes;
 }
 

@@ -17,7 +17,7 @@ namespace {
 
 // Returns the number of elements of each part in a piece.
 int64_t ElementsOf(const Call& call, int size) {
-  if (!call.options.device || call.uneven != nullptr || PackedCall::Is(call) || call.count == 0) {
+  if (!call.options.device || call.uneven != nullptr || IsPacked(call) || call.count == 0) {
     return call.count;
   }
   return PieceElements(SizeOf(call.dtype), HasParts(call.kind) ? size : 1, call.count);
@@ -50,8 +50,8 @@ class StagedWay final : public DeviceWay, private PiecewiseCall {
         pipe_(call.side(), *this) {}
 
   absl::Status Reserve() {
-    ENTRAIN_RETURN_IF_ERROR(PackedCall::Is(call_) ? PackedCall::Check(call_, way_.core().size())
-                                                  : absl::OkStatus());
+    ENTRAIN_RETURN_IF_ERROR(IsPacked(call_) ? PackedCall::Check(call_, way_.core().size())
+                                            : absl::OkStatus());
     return pipe_.Reserve();
   }
   absl::StatusOr<bool> Step(bool* moved) override { return pipe_.Step(moved); }
@@ -86,7 +86,7 @@ class StagedWay final : public DeviceWay, private PiecewiseCall {
       part.out = {broadcast_ ? in : out, BytesOf(part.out, piece), MemoryKind::kHost};
       part.count = whole() ? part.count : elements(piece);
     }
-    if (PackedCall::Is(part)) {
+    if (IsPacked(part)) {
       return way_.LaunchPacked(part);
     }
     if (differs_ && part.in.bytes > 0) {
@@ -142,8 +142,7 @@ class StagedWay final : public DeviceWay, private PiecewiseCall {
 }  // namespace
 
 size_t StagedParts(const Call& call, int size) {
-  return PackedCall::Is(call) ? PackedCall::PartsOf(call)
-                              : static_cast<size_t>(PiecesOf(call, size));
+  return IsPacked(call) ? PackedCall::PartsOf(call) : static_cast<size_t>(PiecesOf(call, size));
 }
 
 absl::StatusOr<std::unique_ptr<DeviceWay>> MakeStagedWay(DeviceCall& call) {

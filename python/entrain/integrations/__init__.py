@@ -9,5 +9,4 @@ In all of them each process (in torchtitan: each torchrun) is a replica of EDiT.
 for DistributedDataParallel, but does not wrap the model, because a model whose gradients are averaged at every step has nothing to
 exchange. All of them take the options of entrain.torch.EDiT.
 
-entrain.integrations.elastic makes each process a job of its own for transformers and accelerate, so that replicas may be lost and come
-back."""
+entrain.integrations.elastic makes each process (or torchrun) a job of its own, so that replicas may be lost and come back."""

@@ -14,19 +14,34 @@ from ..torch import EDiT
 State = Dict[str, Any]
 
 
+def is_async(options: Mapping[str, Any]) -> bool:
+    config = options.get("config")
+    return bool(options.get("use_async", config is not None and config.use_async) or options.get("preset") == "a-edit")
+
+
 def refuse_async(call: str, options: Mapping[str, Any]) -> None:
     """Frameworks gather losses and metrics of all ranks at equal steps, which A-EDiT's replicas do not make."""
-    config = options.get("config")
-    if options.get("use_async", config is not None and config.use_async) or options.get("preset") == "a-edit":
+    if is_async(options):
         raise invalid(call, "use_async: the framework gathers losses and metrics at equal steps of all replicas, and with A-EDiT they make "
-                            "different numbers of steps; use entrain.torch.AEDiT in a loop of your own")
+                            "different numbers of steps; start each replica as a job of its own (entrain.integrations.elastic.alone; not "
+                            "in torchtitan), or use entrain.torch.AEDiT in a loop of your own")
+
+
+def finish(edit: EDiT) -> None:
+    """Must be called behind the last step. All replicas then have the same model. A second call does nothing. Collective."""
+    if edit._async:
+        if not edit._left:
+            edit.leave()
+    else:
+        edit.synchronize()
 
 
 def replica(call: str, model: nn.Module, optimizer: torch.optim.Optimizer, options: Mapping[str, Any],
             state: Optional[State] = None) -> EDiT:
     """Makes EDiT among the processes of torch.distributed, and continues from the result of `state_of`. The processes meet through
     c10d, so that every launcher that the framework knows will do, and no port but its own is needed. Collective."""
-    refuse_async(call, options)
+    if options.get("comm") is None or dist.is_initialized():  # otherwise each replica is all that the framework knows
+        refuse_async(call, options)
     options = dict(options)
     started = int(os.environ.get("WORLD_SIZE", "1"))
     if started > 1 and not dist.is_initialized():

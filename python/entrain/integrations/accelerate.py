@@ -27,7 +27,8 @@ def prepare(accelerator: Accelerator, model: nn.Module, optimizer: torch.optim.O
 
     accelerator.save_state also saves each replica's EDiT and inner optimizer, in a file `entrain-RANK.pt`, and load_state loads them.
     Call save_state on all ranks, where edit.begin_step() returns True (FailedPrecondition otherwise). Evaluate within
-    edit.consensus(), and call edit.synchronize() after the last step. Collective."""
+    edit.consensus(), and call edit.synchronize() after the last step (with A-EDiT edit.leave()). A scheduler among `others` steps once for
+    each process, unless the accelerator has step_scheduler_with_optimizer=False. Collective."""
     kinds = (DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM)
     if accelerator.distributed_type in kinds or getattr(accelerator, "parallelism_config", None) is not None:
         raise invalid(_CALL, f"the accelerator has {accelerator.distributed_type} or a parallelism_config, which divides the model among "

@@ -5,13 +5,19 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+import warnings
 from typing import Any, Dict, Optional
 
+import numpy as np
+from lightning.fabric.utilities.seed import reset_seed
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from ..errors import invalid
 from ..torch import EDiT
@@ -26,7 +32,8 @@ class EDiTStrategy(DDPStrategy):
     module is not wrapped. `options` are those of entrain.torch.EDiT, `strategy` those of DDPStrategy (process_group_backend, ...).
 
         optimizers   configure_optimizers returns one
-        validation   while fitting sees the parameters on which the replicas have agreed
+        validation   while fitting sees the parameters on which the replicas have agreed. With a ModelCheckpoint that has a monitor it
+                     makes an exchange, so that the model that is saved is the one that was judged
         saves        a save between two exchanges makes an exchange, as edit.synchronize does; to have none, save at the steps where
                      one is due. The model in the checkpoint is the one on which the replicas have agreed. Each rank adds a file
                      PATH.entrain-RANK: its inner optimizer, and EDiT's state
@@ -34,13 +41,20 @@ class EDiTStrategy(DDPStrategy):
         ckpt_path    fit(ckpt_path=...) continues bit for bit with the same number of replicas, if Lightning gives it the same data: at
                      the end of an epoch, or with a loader that has a state
 
+    With the options of entrain.integrations.elastic each replica is a Trainer of its own (devices=1), without torch.distributed. Give
+    all of them max_steps, and each its own part of the data. The lowest replica that lives is rank zero: it saves, the model as of the
+    last exchange, without making one, and no file of its own; ckpt_path is refused. A replica that joins begins at the others' step,
+    with the optimizer and the schedules of one of them from its first exchange on, and with its own data and epoch 0 from the
+    beginning.
+
     Thread safety: that of Lightning, one thread."""
 
     strategy_name = "entrain"
 
     def __init__(self, *, strategy: Optional[Dict[str, Any]] = None, **options: Any) -> None:
         super().__init__(**(strategy or {}))
-        _replicas.refuse_async(_CALL, options)
+        if options.get("comm") is None:
+            _replicas.refuse_async(_CALL, options)
         self._options = options
         #: The EDiT object while fit runs.
         self.edit: Optional[EDiT] = None
@@ -48,6 +62,47 @@ class EDiTStrategy(DDPStrategy):
         self.info: Optional[EditInfo] = None
         self._resumed: Optional[_replicas.State] = None  # what load_checkpoint has read
         self._inside = contextlib.ExitStack()  # the consensus block that is open
+        self._first = options.get("join") is None and (options.get("comm") is None or options["comm"].rank == 0)
+
+    # ---- replicas that come back: each is all that its Trainer knows ----------------------------------------------------------
+
+    @property
+    def _alone(self) -> bool:
+        return self._options.get("comm") is not None and self.num_nodes * self.num_processes == 1
+
+    def setup_distributed(self) -> None:
+        if not self._alone:
+            if self._options.get("join") is not None:
+                raise invalid(_CALL, f"join, and {self.num_nodes * self.num_processes} processes; a replica that comes back is one: "
+                                     "Trainer(devices=1, num_nodes=1)")
+            super().setup_distributed()
+            return
+        # The launcher's MASTER_PORT is that of all replicas, so a torch.distributed of each would not begin.
+        reset_seed()
+        self.set_world_ranks()
+
+    @property
+    def is_global_zero(self) -> bool:
+        if not self._alone:
+            return bool(super().is_global_zero)
+        if self.edit is not None:
+            self._first = self.edit._is_lowest()
+        return self._first
+
+    def _take_place(self, trainer: Trainer, edit: EDiT) -> None:
+        """Lets a newcomer begin at the step of the others."""
+        steps = edit.info.steps
+        loop = trainer.fit_loop.epoch_loop
+        loop.automatic_optimization.optim_progress.optimizer.step.total.completed = steps
+        loop.manual_optimization.optim_step_progress.total.completed = steps
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch, that the optimizer has made no step
+            for config in self.lr_scheduler_configs:
+                if config.interval == "step" and isinstance(config.scheduler, LRScheduler):
+                    for _ in range(steps // config.frequency):
+                        config.scheduler.step()
+
+    # ---- the model -----------------------------------------------------------------------------------------------------------
 
     def _setup_model(self, model: nn.Module) -> nn.Module:
         return model  # DDPStrategy would wrap it
@@ -62,8 +117,17 @@ class EDiTStrategy(DDPStrategy):
                 raise invalid(_CALL, f"configure_optimizers returned {len(self.optimizers)} optimizers; expected one, whose steps "
                                      "are counted")
             assert self.lightning_module is not None
-            self.edit = _replicas.replica(_CALL, self.lightning_module, self.optimizers[0], self._options, self._resumed)
+            options = dict(self._options)
+            if self._alone:
+                if trainer.max_steps < 0:
+                    raise invalid(_CALL, "max_steps is missing: a replica that comes back begins with epoch 0, so only a number of steps "
+                                         "says where all of them end")
+                schedules = {f"scheduler {index}": config.scheduler for index, config in enumerate(self.lr_scheduler_configs)}
+                options.setdefault("hand_over", {"optimizer": self.optimizers[0], **schedules})
+            self.edit = _replicas.replica(_CALL, self.lightning_module, self.optimizers[0], options, self._resumed)
             self._resumed = None
+            if options.get("join") is not None:
+                self._take_place(trainer, self.edit)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """Runs training_step inside the module's own forward pass, as for wrapped modules, so that EDiT sees its beginning."""
@@ -73,8 +137,27 @@ class EDiTStrategy(DDPStrategy):
 
     # ---- validation ------------------------------------------------------------------------------------------------------
 
+    def on_train_start(self) -> None:
+        """Refuses replicas that would end at different steps: torch.distributed would wait for the last one up to half an hour."""
+        super().on_train_start()
+        assert self.lightning_module is not None
+        trainer = self.lightning_module.trainer
+        if self.edit is None or self._alone or trainer.max_steps >= 0:
+            return
+        batches = trainer.num_training_batches
+        mine = np.array([batches if math.isfinite(batches) else -1], np.int64)
+        found = self.edit.comm.all_gather(mine).ravel().tolist()
+        if min(found) < 0 or len(set(found)) > 1:
+            raise invalid(_CALL, f"the replicas have {found} batches in an epoch (-1: a loader without a length), so they may end at "
+                                 "different steps; set max_steps")
+
     def on_validation_start(self) -> None:
         if self.edit is not None:
+            assert self.lightning_module is not None
+            trainer = self.lightning_module.trainer
+            watched = any(isinstance(one, ModelCheckpoint) and one.monitor is not None for one in trainer.callbacks)
+            if not self.edit.info.in_warmup and (self._is_over() if self._alone else watched):
+                _replicas.finish(self.edit)  # otherwise the save that follows would be of another model than the one that is judged
             self._inside.enter_context(self.edit.consensus())
         super().on_validation_start()
 
@@ -87,18 +170,31 @@ class EDiTStrategy(DDPStrategy):
     def lightning_module_state_dict(self) -> Dict[str, Any]:
         """Called on all ranks at the beginning of a save."""
         self._inside.close()  # a callback saves at the end of validation
-        if self.edit is not None and not self.edit.info.in_warmup:
-            self.edit.synchronize()
-        state: Dict[str, Any] = super().lightning_module_state_dict()
+        with contextlib.ExitStack() as stack:
+            if self.edit is not None and not self.edit.info.in_warmup:
+                if not self._alone or self._is_over():
+                    _replicas.finish(self.edit)
+                else:
+                    # A newcomer does not know at which steps the others have saved, so a save makes no exchange.
+                    stack.enter_context(self.edit.consensus())
+            state: Dict[str, Any] = super().lightning_module_state_dict()
         return state
+
+    def _is_over(self) -> bool:
+        assert self.lightning_module is not None
+        trainer = self.lightning_module.trainer
+        return bool(0 <= trainer.max_steps <= trainer.global_step)
 
     def save_checkpoint(self, checkpoint: Dict[str, Any], filepath: Any, storage_options: Optional[Any] = None) -> None:
         super().save_checkpoint(checkpoint, filepath, storage_options)
-        if self.edit is not None and "optimizer_states" in checkpoint:
+        if self.edit is not None and "optimizer_states" in checkpoint and not self._alone:
             _replicas.write(self._own(filepath), _replicas.state_of(self.edit))
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: Optional[bool] = None) -> Dict[str, Any]:
         """Called before `setup`, which continues from what it reads."""
+        if self._alone and self.lightning_module is not None and self.lightning_module.trainer.state.fn == TrainerFn.FITTING:
+            raise invalid(_CALL, "ckpt_path, with replicas that come back: the checkpoint has the model alone; load it into the module "
+                                 "before fit, and all replicas begin anew from it")
         checkpoint: Dict[str, Any] = super().load_checkpoint(checkpoint_path, weights_only)
         module: Optional[LightningModule] = self.lightning_module
         if module is not None and module.trainer.state.fn == TrainerFn.FITTING and "optimizer_states" in checkpoint:
@@ -118,13 +214,14 @@ class EDiTStrategy(DDPStrategy):
 
     def on_train_end(self) -> None:
         if self.edit is not None:
-            self.edit.synchronize()
+            _replicas.finish(self.edit)
         super().on_train_end()
 
     def teardown(self) -> None:
         self._inside.close()
         if self.edit is not None:
             self.info = self.edit.info
+            self._first = self.is_global_zero
             self.edit.close()
             self.edit = None
         super().teardown()

@@ -11,8 +11,9 @@ import os
 import warnings
 from typing import Any, Mapping, Optional
 
+import numpy as np
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint, has_length
 
 from ..errors import invalid
 from ..torch import Checkpoints, EDiT
@@ -49,7 +50,8 @@ class EDiTCallback(TrainerCallback):
         if not isinstance(trainer, Trainer):
             raise invalid(_CALL, f"the first argument is {trainer!r}; expected the Trainer: "
                                  "trainer.add_callback(EDiTCallback(trainer, ...))")
-        _replicas.refuse_async(_CALL, options)
+        if options.get("comm") is None:
+            _replicas.refuse_async(_CALL, options)
         _refuse(trainer)
         self._trainer = trainer
         self._options = options
@@ -90,6 +92,8 @@ class EDiTCallback(TrainerCallback):
             _refuse_alone(args, options)
             options.setdefault("hand_over", {"optimizer": optimizer, "scheduler": scheduler})
         self.edit = _replicas.replica(_CALL, kwargs["model"], optimizer, options)
+        if not joins:
+            self._check_ends(args, state, kwargs.get("train_dataloader"))
         # Each checkpoint of the trainer has a folder of its own, which a run that begins anew replaces, as the trainer does its files.
         self._checkpoints = Checkpoints(self.edit, args.output_dir, overwrite=True)
         if self._resumed is not None and not joins:
@@ -105,6 +109,21 @@ class EDiTCallback(TrainerCallback):
                 for _ in range(state.global_step):
                     scheduler.step()
 
+    def _check_ends(self, args: TrainingArguments, state: TrainerState, loader: Any) -> None:
+        """Refuses replicas that would come to an end, or to a save or an evaluation, at different steps: the first one there would wait
+        for the others, in torch.distributed up to half an hour. Collective."""
+        ends = [state.max_steps, len(loader) if has_length(loader) else -1]
+        found = self._edit.comm.all_gather(np.array(ends, np.int64)).reshape(-1, 2).tolist()
+        if len({steps for steps, _ in found}) > 1:
+            raise invalid(_CALL, f"the replicas would make {[steps for steps, _ in found]} steps, because their data are of different "
+                                 "lengths; set max_steps")
+        epochs = [name for name in ("save_strategy", "eval_strategy", "logging_strategy") if getattr(args, name) == "epoch"]
+        # Batches that rank 0 reads and sends end on all ranks at once.
+        uneven = ends[1] < 0 and self._trainer.accelerator.dispatch_batches is False
+        if epochs and not self._alone and (uneven or len({length for _, length in found}) > 1):
+            raise invalid(_CALL, f"{epochs[0]} is \"epoch\", and the replicas may end an epoch at different steps, since their data "
+                                 "have different lengths, or none: set it to \"steps\"")
+
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._inside.close()
 
@@ -112,7 +131,7 @@ class EDiTCallback(TrainerCallback):
         self._save |= control.should_save
         if control.should_training_stop or state.global_step >= state.max_steps:
             self._wish()
-            self._edit.synchronize()
+            _replicas.finish(self._edit)
         return self._place(args, state, control)
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
@@ -124,6 +143,10 @@ class EDiTCallback(TrainerCallback):
         # The best model can be kept only where it is evaluated and saved at one step. With overlap_steps there are no agreed
         # parameters while an exchange runs.
         together = args.load_best_model_at_end or args.save_strategy == "best" or self._edit._overlaps
+        if self._edit._async:  # which saves nothing, and waits for nobody
+            if control.should_evaluate:
+                self._inside.enter_context(self._edit.consensus())
+            return control
         self._save |= control.should_save
         self._evaluate |= together and control.should_evaluate
         self._wish()
@@ -166,7 +189,7 @@ class EDiTCallback(TrainerCallback):
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._inside.close()
         if not args.load_best_model_at_end:  # otherwise the best model is there already, and no exchange may follow
-            self._edit.synchronize()
+            _replicas.finish(self._edit)
 
     @property
     def _edit(self) -> EDiT:
@@ -200,3 +223,6 @@ def _refuse_alone(args: TrainingArguments, options: Mapping[str, Any]) -> None:
     if options.get("overlap_steps", config is not None and config.overlap_steps):
         raise invalid(_CALL, "overlap_steps, with replicas that come back: newcomers meet the others where all wait for an exchange; leave "
                              "it out")
+    if _replicas.is_async(options) and args.save_strategy != "no":
+        raise invalid(_CALL, f"A-EDiT, and save_strategy is {str(args.save_strategy)!r}: replicas make different numbers of steps, after "
+                             "which the trainer names its checkpoints; set save_strategy=\"no\", and save the model after train()")

@@ -223,6 +223,7 @@ class EDiT:
         self._stepped = False  # optimizer.step() was called since GradScaler has unscaled the gradients
         self._unseen = False  # a step had gradients, and no forward pass of the model in training mode
         self._elsewhere = False  # inside `aside`
+        self._left = False  # `leave` is over
         self._skipped = 0  # steps that the program has given up
         self._exchanging = False  # some layer is in an exchange
         self._exchanged = False  # an exchange began at the start of the current step
@@ -713,6 +714,7 @@ class EDiT:
         self._fetched = False
         with span("leave"):
             self._edit.leave()
+        self._left = True
         if self._fetched:
             self._store()
         self._reshard()
@@ -797,6 +799,14 @@ class EDiT:
         except FailedPrecondition:
             return False  # it is lost, or not there yet
 
+    def _is_lowest(self) -> bool:
+        """Whether no replica below this one was there at the last exchange. Local, and alike on all replicas."""
+        for replica in range(self.replica):
+            with contextlib.suppress(FailedPrecondition):  # it is lost, or there was no exchange
+                self._edit.replica(replica)
+                return False
+        return self.replica == 0 or self._edit.info().rendezvous > 0
+
     def _come_to_save(self, what: str) -> None:
         """Begins the step with the exchange that is due, and waits for it."""
         if self._async:
@@ -870,12 +880,15 @@ class EDiT:
         detectors and, if exact, the state of each rank. torch.distributed.checkpoint can save all of them. With exact=False,
         other numbers of replicas and shards can load them. torch.save works too: if exact, each rank saves its own; otherwise
         rank 0 saves, if the model is not sharded. Allowed where `save` is allowed; collective, as `save` is."""
+        return self._state_dict(exact, whole=exact or self._is_lowest())
+
+    def _state_dict(self, exact: bool, whole: bool) -> Dict[str, Tensor]:
+        """whole: with what all replicas take over from one of them. Otherwise another replica writes this."""
         self._come_to_save("state_dict")
         self._fetch_now()
         with self._edit.open_state("exact" if exact else "portable") as opened:
-            # If only the values of replica 0 count, no other replica writes any.
             state = self._tensors(opened, exact, {entry.key: opened.get(entry) for entry in opened.entries
-                                                  if exact or entry.holder != "replica" or self.replica == 0})
+                                                  if whole or entry.holder != "replica"})
         return state if self._outer is None else {**state, **self._outer.state(self._part())}
 
     def empty_state_dict(self, *, exact: bool = True) -> Dict[str, Tensor]:

@@ -82,6 +82,47 @@ except entrain.InvalidArgument as error:
     same(found, "own", "whole", "resumed")
 
 
+def test_adapters_and_a_short_last_step(tmp_path):
+    found = run(LOOP + """
+build = adapted
+report("own", *own_loop(items=False))
+loop("adapters")
+STEPS = 6
+from accelerate.state import AcceleratorState
+
+
+def short(rows, epochs):
+    AcceleratorState._reset_state()
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=3)
+    model = build_whole()
+    optimizer = make(model)
+    edit, model, optimizer, loader = prepare(accelerator, model, optimizer, DataLoader(rows, batch_size=BATCH), **EDIT)
+    for _ in range(epochs):
+        for batch in loader:
+            with accelerator.accumulate(model):
+                accelerator.backward(loss_of(model, batch))
+                optimizer.step()
+                optimizer.zero_grad()
+    edit.synchronize()
+    assert edit.info.steps == STEPS, edit.info  # 7 batches are steps of 3, 3 and 1
+    report("short", model, validate(accelerator.unwrap_model(model)))
+    edit.close()
+
+
+short(ROWS[:7 * 2 * BATCH], 2)
+
+
+class Rows(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter(ROWS[:7 * 2 * BATCH])
+
+
+short(Rows(), 2)  # rank 0 reads, and sends
+""", tmp_path)
+    same(found, "own", "adapters")
+    same(found, "short")
+
+
 def test_what_cannot_be_right_is_refused(tmp_path):
     run(LOOP + """
 from accelerate.utils import DistributedType

@@ -33,7 +33,47 @@ def build():
 
 
 def make(model):
-    return torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.1)
+    return torch.optim.AdamW([param for param in model.parameters() if param.requires_grad], lr=3e-3, weight_decay=0.1)
+
+
+class LoRA(torch.nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+        self.a = torch.nn.Parameter(torch.randn(4, inner.in_features) * 0.02)
+        self.b = torch.nn.Parameter(torch.zeros(inner.out_features, 4))
+
+    def forward(self, x):
+        return self.inner(x) + x @ self.a.T @ self.b.T
+
+
+def adapted():
+    "The model, frozen, with adapters."
+    model = build_whole().requires_grad_(False)
+    for layer in model.model.layers:
+        layer.self_attn.q_proj, layer.self_attn.v_proj = LoRA(layer.self_attn.q_proj), LoRA(layer.self_attn.v_proj)
+    return model
+
+
+build_whole = build
+
+
+class Stream(torch.utils.data.IterableDataset):
+    "Data without a length, of another one on each rank."
+    def __init__(self, wrap=lambda row: row):
+        self.wrap = wrap
+
+    def __iter__(self):
+        return map(self.wrap, ROWS[:(9 + 8 * rank) * BATCH])
+
+
+def refused(match, function):
+    try:
+        function()
+    except entrain.InvalidArgument as error:
+        assert match in str(error), error
+    else:
+        raise SystemExit(f"{{match}}: it was accepted")
 
 
 def rows_of(batch):

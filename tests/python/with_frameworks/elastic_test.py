@@ -1,4 +1,4 @@
-"""A replica inside transformers.Trainer and accelerate is killed, and comes back."""
+"""A replica inside transformers.Trainer, accelerate and Lightning is killed, and comes back."""
 import os
 import re
 import subprocess
@@ -98,13 +98,68 @@ edit.synchronize()
 finish(model, edit.info.steps, optimizer, begun)
 """
 
+LIGHTNING = """
+import logging as python_logging
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from entrain.integrations.lightning import EDiTStrategy
+
+warnings.filterwarnings("ignore")
+for name in ("lightning", "lightning.pytorch"):
+    python_logging.getLogger(name).setLevel(python_logging.ERROR)
+
+
+class Module(LightningModule):
+    begun = 0
+
+    def __init__(self):
+        super().__init__()
+        self.model = build()
+
+    def training_step(self, batch, index):
+        self.begun = self.begun or self.trainer.global_step + 1
+        loss = loss_of(self.model, batch)
+        self.log("loss", loss, sync_dist=True)
+        return loss
+
+    def validation_step(self, batch, index):
+        self.log("validation", loss_of(self.model, batch))
+
+    def configure_optimizers(self):
+        optimizer = make(self.model)
+        scheduler = get_scheduler("cosine", optimizer, num_warmup_steps=2, num_training_steps=STEPS)
+        return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
+
+
+class Die(Callback):
+    def on_train_batch_end(self, trainer, module, *unused):
+        may_die(trainer.global_step, trainer.strategy.edit)
+
+
+strategy = EDiTStrategy(local_sgd_sync_interval=4, local_sgd_warmup_steps=2, **place.options)
+saves = ModelCheckpoint(dirpath=directory + "/run", filename="{step}", every_n_train_steps=20, save_top_k=-1)
+trainer = Trainer(strategy=strategy, accelerator="cpu", devices=1, max_steps=STEPS, max_epochs=-1, callbacks=[Die(), saves],
+                  logger=False, enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0, val_check_interval=15,
+                  default_root_dir=directory)
+module = Module()
+trainer.fit(module, torch.utils.data.DataLoader(ROWS, batch_size=BATCH, shuffle=False),
+            torch.utils.data.DataLoader(VALIDATION, batch_size=16))
+assert trainer.global_step == strategy.info.steps == STEPS and strategy.info.replicas == size, (trainer.global_step, strategy.info)
+assert abs(module.lr_schedulers().get_last_lr()[0]) < 1e-9
+if strategy.is_global_zero:
+    saved = torch.load(directory + "/run/step=60.ckpt")["state_dict"]
+    assert all(torch.equal(value, saved[name]) for name, value in module.state_dict().items())
+finish(module.model, strategy.info.steps, module.optimizers().optimizer, module.begun)
+"""
+
+CODES = {"transformers": TRAINER, "accelerate": ACCELERATE, "lightning": LIGHTNING}
 LINE = re.compile(r"replica (\d) restarted (\w+) began (\d+) ended (\d+) adam (\d+) loss ([\d.]+) bits (-?\w+)")
 
 
-def start(code, directory):
+def start(code, directory, program=PROGRAM, size=3):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false",
                    "ENTRAIN_TIMEOUT": "60s"}
-    done = subprocess.run([RUN, "--elastic", "-n", "3", "--", sys.executable, "-c", TINY + PROGRAM + code, str(directory)],
+    done = subprocess.run([RUN, "--elastic", "-n", str(size), "--", sys.executable, "-c", TINY + program + code, str(directory)],
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=240, env=environment)
     print(done.stdout)
     assert done.returncode == 0, done.stdout
@@ -112,14 +167,17 @@ def start(code, directory):
             for replica, restarted, began, ended, adam, loss, bits in LINE.findall(done.stdout)]
 
 
-@pytest.mark.parametrize("framework", ["transformers", "accelerate"])
+@pytest.mark.parametrize("framework", ["transformers", "accelerate", "lightning"])
 def test_a_replica_that_is_killed_comes_back(framework, tmp_path):
-    found = sorted(start({"transformers": TRAINER, "accelerate": ACCELERATE}[framework], tmp_path))
+    pytest.importorskip(framework)
+    found = sorted(start(CODES[framework], tmp_path))
     assert [row[:2] for row in found] == [(0, False), (1, True), (2, False)], found
     assert found[1][2] > 25 and found[0][2] == 1 and all(row[3] == 60 for row in found), found
     # The newcomer has the optimizer of a member, which has made all steps.
     assert all(row[4] == 60 for row in found), found
     assert len({row[5:] for row in found}) == 1 and found[0][5] < 4.0, found
+    if framework == "lightning":
+        assert sorted(os.listdir(tmp_path / "run")) == ["step=20.ckpt", "step=40.ckpt", "step=60.ckpt"]
     if framework == "transformers":
         saved = sorted(os.listdir(tmp_path / "run"), key=lambda name: int(name.rpartition("-")[2]))
         assert len(saved) == 3 and saved[-1] == "checkpoint-60", saved
@@ -131,3 +189,21 @@ def test_a_replica_that_is_killed_comes_back(framework, tmp_path):
         again = TRAINER.replace("run(STEPS, [die])", "run(STEPS + 12, [die], resume=True)").replace("== STEPS and", "== STEPS + 12 and")
         found = sorted(start(again.replace("may_die(state.global_step, edit.edit)", "pass"), tmp_path))
         assert [(row[0], row[3], row[4]) for row in found] == [(0, 72, 72), (1, 72, 72), (2, 72, 72)], found
+
+
+@pytest.mark.parametrize("framework", list(CODES))
+def test_replicas_of_a_edit_do_not_wait_for_a_slow_one(framework, tmp_path):
+    pytest.importorskip(framework)
+    options = 'place.options.update(preset="a-edit", local_sgd_sync_time=0.05)'
+    program = PROGRAM.replace("size = place.replicas", f"size = place.replicas\n{options}")
+    before = program.index("    if place.replica == 1")
+    # Replica 1 is slow.
+    program = program[:before] + "    time.sleep(0.02 * place.replica)\n\n\ndef finish" + program.partition("def finish")[2]
+    code = re.sub(r"local_sgd_sync_interval=4,\s*", "", CODES[framework])
+    code = code.replace("edit.synchronize()\nfinish", "edit.leave()\nfinish")
+    if framework == "transformers":
+        with pytest.raises(AssertionError, match="A-EDiT, and save_strategy is"):
+            start(code, tmp_path, program, size=2)
+        code = re.sub(r'save_strategy="steps",\s*save_steps=20', 'save_strategy="no"', code)
+    found = sorted(start(code, tmp_path, program, size=2))
+    assert [row[3:5] for row in found] == [(60, 60), (60, 60)] and len({row[5:] for row in found}) == 1 and found[0][5] < 4.0, found

@@ -140,6 +140,49 @@ except entrain.InvalidArgument as error:
     same(found, "warm", "warm resumed")
 
 
+def test_adapters_a_short_last_step_and_the_best_model(tmp_path):
+    found = run(LIGHTNING + """
+some = ROWS[:STEPS * BATCH * size]
+order(some)
+build = adapted
+report("own", *own_loop(items=False))
+module = Module()
+trainer_of().fit(module, loader(some))
+report("adapters", module.model, validate(module.model))
+build = build_whole
+
+# 7 batches are steps of 3, 3 and 1.
+module = Module()
+trainer = trainer_of(accumulate_grad_batches=3, max_steps=-1, max_epochs=2)
+trainer.fit(module, loader(ROWS[:7 * BATCH * size]))
+assert trainer.global_step == trainer.strategy.info.steps == 6
+report("short", module.model, validate(module.model))
+
+
+class Judged(Module):
+    def validation_step(self, batch, index):
+        self.log("judged", loss_of(self.model, batch), sync_dist=True)
+
+
+saves = ModelCheckpoint(dirpath=f"{directory}/best", save_top_k=1, monitor="judged")
+trainer_of(callbacks=[saves], val_check_interval=5).fit(Judged(), loader(some), loader(VALIDATION))
+module = Judged()
+module.load_state_dict(torch.load(saves.best_model_path)["state_dict"])
+loss = validate(module.model)
+assert abs(loss - saves.best_model_score) < 1e-4, (loss, saves.best_model_score)
+report("best", module.model, loss)
+
+module = Module()
+streams = DataLoader(Stream(), batch_size=BATCH)
+trainer_of().fit(module, streams)
+report("stream", module.model, validate(module.model))
+refused("[-1, -1] batches in an epoch", lambda: trainer_of(max_steps=-1, max_epochs=1).fit(Module(), streams))
+""", tmp_path)
+    same(found, "own", "adapters")
+    for label in ("short", "best", "stream"):
+        same(found, label)
+
+
 def test_what_cannot_be_right_is_refused(tmp_path):
     run(LIGHTNING + """
 class Two(Module):

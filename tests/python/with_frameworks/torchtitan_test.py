@@ -1,9 +1,15 @@
 """EDiT inside torchtitan's trainer, on the CPU."""
+import os
+import re
+import signal
 import socket
+import subprocess
+import sys
 
 import pytest
 from common import run, same
 from conftest import ROOT
+import entrain
 
 pytest.importorskip("torchtitan")
 pytest.importorskip("triton")  # torchtitan imports it
@@ -49,12 +55,14 @@ TEXT = torch.frombuffer(bytearray(open({file!r}, "rb").read()), dtype=torch.uint
 
 
 class Rows(torch.utils.data.IterableDataset):
+    limit = 1 << 30
+
     def __init__(self, rank, size):
         self.rank, self.size, self.count = rank, size, 0
 
     def __iter__(self):
-        while True:
-            first = (self.count * self.size + self.rank) * LENGTH
+        while self.count < self.limit:
+            first = (self.count * self.size + self.rank) * LENGTH % (len(TEXT) - LENGTH)
             self.count += 1
             row = TEXT[first:first + LENGTH + 1]
             yield {{"input": row[:-1], "positions": torch.arange(LENGTH)}}, row[1:]
@@ -181,6 +189,13 @@ for match, options, spoil in (("use_async", dict(EDIT, use_async=True), {}), ("c
         assert match in str(error), error
     else:
         raise SystemExit(f"{match}: it was accepted")
+
+Rows.limit = 6 * BATCH
+try:
+    fit("short")
+    raise SystemExit("it trained without data")
+except entrain.InvalidArgument as error:
+    assert "the data ended behind step 6" in str(error), error
 """, tmp_path, 1, *ports(12), program=TITAN, timeout=240)
     same(found, "plain", "beside", "saved", "again")
 
@@ -198,3 +213,72 @@ fit("saved", interval=8, steps=STEPS)
     assert found["plain"] == found["saved"] == found["first"]
     for rank in range(2):  # the same part of the model in both replicas
         assert found["plain"][rank][1:] == found["plain"][rank + 2][1:], found
+
+
+ELASTIC = """
+import signal, time
+
+EDIT = dict(EDIT, join=60.0)
+STEPS = int(os.environ.get("TEST_STEPS", "60"))
+restarted = "ENTRAIN_RESTARTS" in os.environ and os.environ["ENTRAIN_RESTARTS"] != "0"
+os.environ["MASTER_PORT"] = str(ports[replica + replicas * restarted])
+trainer = with_edit(config_of("run", interval=20, steps=STEPS), **EDIT).build()
+begun, step = [], trainer.train_step
+
+
+def train_step(data_iterator):
+    begun.append(trainer.step)
+    step(data_iterator)
+    if replica == 1 and not restarted and trainer.step == 25 and STEPS == 60:
+        os.kill(os.getpid(), signal.SIGKILL)
+    # The others wait for the replica that comes back: importing torchtitan takes more time than the rest of the run.
+    time.sleep(0.5 if trainer.edit.replicas < replicas else 0)
+
+
+trainer.train_step = train_step
+trainer.train()
+info, optimizer = trainer.edit.info, trainer.optimizers.optimizers[0]
+assert info.replicas == replicas and abs(trainer.lr_schedulers.schedulers[0].last_epoch) == STEPS, info
+adam = int(min(float(state["step"]) for state in optimizer.state.values()))
+parts = [p.to_local() if hasattr(p, "to_local") else p for p in trainer.model_parts[0].parameters()]
+bits = hash(b"".join(p.detach().contiguous().view(torch.uint8).numpy().tobytes() for p in parts))
+print(f"replica {replica} restarted {restarted} began {begun[0]} ended {info.steps} adam {adam} bits {bits:x}", flush=True)
+trainer.close()
+dist.destroy_process_group()
+"""
+
+
+def start_elastic(directory, steps):
+    numbers = [str(port) for port in ports(6)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "ENTRAIN_TIMEOUT": "60s", "TEST_STEPS": str(steps),
+                   "WORLD_SIZE": "3"}
+    with entrain.Store.serve("tcp://127.0.0.1:0") as store:
+        def start(replica, restarts):
+            return subprocess.Popen([sys.executable, "-c", TITAN + ELASTIC, str(directory), "1", *numbers], stdout=subprocess.PIPE,
+                                    stderr=subprocess.STDOUT, text=True, env={**environment, "ENTRAIN_STORE": store.url,
+                                                                              "RANK": str(replica), "ENTRAIN_RESTARTS": str(restarts)})
+        processes, texts = [start(replica, 0) for replica in range(3)], ["", "", ""]
+        try:
+            for replica in (1, 0, 2):
+                texts[replica] = processes[replica].communicate(timeout=150)[0]
+                if processes[replica].returncode == -signal.SIGKILL:  # as a supervisor does
+                    processes[replica] = start(replica, 1)
+                    texts[replica] += processes[replica].communicate(timeout=150)[0]
+        finally:
+            for process in processes:
+                process.kill()
+    text = "\n".join(texts)
+    assert all(process.returncode == 0 for process in processes), text
+    return sorted(re.findall(r"replica (\d) restarted (\w+) began (\d+) ended (\d+) adam (\d+) bits (-?\w+)", text))
+
+
+def test_a_replica_that_is_killed_comes_back(tmp_path):
+    found = start_elastic(tmp_path, 60)
+    assert [row[:2] for row in found] == [("0", "False"), ("1", "True"), ("2", "False")], found
+    assert int(found[1][2]) > 25 and found[0][2] == "1" and {row[3:5] for row in found} == {("60", "60")}, found
+    assert len({row[5] for row in found}) == 1, found
+    # All go on from the newest checkpoint that all of them have. Replica 1 was away at step 40, unless it was quick.
+    (tmp_path / "run/replica-1/checkpoint/step-60").rename(tmp_path / "lost")
+    found = start_elastic(tmp_path, 64)
+    assert found[0][2] in ("21", "41") and {row[2:5] for row in found} == {(found[0][2], "64", "64")}, found
+    assert len({row[5] for row in found}) == 1, found

@@ -218,19 +218,52 @@ report("plain", trainer.model, validate(trainer.model.inner))
     same(found, "plain")
 
 
+def test_adapters_streams_and_recomputed_activations(tmp_path):
+    found = run(TRAINER + """
+for name, more in (("a", {}), ("b", dict(gradient_checkpointing=True))):
+    trainer = trainer_of(name, model=adapted(), save_strategy="steps", save_steps=5, **more)
+    trainer.train()
+    report(f"adapters {name}", trainer.model, validate(trainer.model))
+trainer = trainer_of("a", model=adapted())
+trainer.train(resume_from_checkpoint=f"{directory}/a/checkpoint-10")
+report("adapters resumed", trainer.model, validate(trainer.model))
+build = adapted
+report("own", *own_loop())
+build = build_whole
+
+
+def stream(name, **arguments):
+    trainer = trainer_of(name, accelerator_config=dict(dispatch_batches=False), gradient_accumulation_steps=2, **arguments)
+    trainer.train_dataset = Stream(lambda row: {"input_ids": row, "labels": row})  # one ends earlier, and begins again
+    trainer.train()
+    assert trainer.state.global_step == trainer.callback.info.steps == STEPS
+    report("stream", trainer.model, validate(trainer.model))
+
+
+stream("c")
+refused('save_strategy is "epoch"', lambda: stream("d", save_strategy="epoch"))
+refused('eval_strategy is "epoch"', lambda: stream("e", eval_strategy="epoch"))
+
+# The best of two epochs, each of which ends with a short step.
+trainer = trainer_of("f", max_steps=-1, num_train_epochs=2, gradient_accumulation_steps=3, load_best_model_at_end=True,
+                     eval_strategy="epoch", save_strategy="epoch")
+trainer.train_dataset = Rows(ROWS[:7 * 2 * BATCH - 3])
+trainer.train()
+assert trainer.state.global_step == trainer.callback.info.steps == trainer.lr_scheduler.last_epoch == 6
+report("epochs", trainer.model, validate(trainer.model))
+
+trainer = trainer_of("g", max_steps=-1, num_train_epochs=1)
+trainer.train_dataset = Rows(ROWS[:80 * (rank + 1)])
+refused("the replicas would make [10, 20] steps", trainer.train)
+""", tmp_path)
+    same(found, "adapters a", "adapters b", "adapters resumed", "own")
+    same(found, "stream")
+    same(found, "epochs")
+
+
 def test_what_cannot_be_right_is_refused(tmp_path):
     run(TRAINER + """
 import entrain
-
-
-def refused(match, function):
-    try:
-        function()
-    except entrain.InvalidArgument as error:
-        assert match in str(error), error
-        return
-    raise SystemExit(f"{match}: it was accepted")
-
 
 refused("expected the Trainer", lambda: EDiTCallback(4, local_sgd_sync_interval=4))
 refused("use_async", lambda: trainer_of("a", dict(use_async=True)))
