@@ -32,7 +32,6 @@
 #include "lib/comm/comm_end.h"
 #include "lib/comm/comm_shell.h"
 #include "lib/comm/core_config.h"
-#include "lib/comm/inline_path.h"
 #include "lib/comm/membership.h"
 #include "lib/comm/peers.h"
 #include "lib/comm/planner.h"
@@ -55,7 +54,7 @@ struct Refusal {
   friend bool operator==(const Refusal&, const Refusal&) = default;
 };
 
-class CallFunnel final : public InlineFunnel {
+class CallFunnel final {
  public:
   // No call has this id. Every rank answers that it has started kPing. So a query about kPing tests
   // whether a rank answers at all.
@@ -72,10 +71,13 @@ class CallFunnel final : public InlineFunnel {
   // Admits and submits a call whose deadline is set. On an error no call was started and no number
   // was used.
   absl::StatusOr<RefPtr<Work>> Start(Call call, int64_t now_ns) ABSL_LOCKS_EXCLUDED(mutex_);
-  // InlineFunnel
-  bool ended() const override { return end_.ended(); }
-  absl::Status Admit(const Call& call, Admitted* admitted) override ABSL_LOCKS_EXCLUDED(mutex_);
-  void Number(CallNumbers::Series series, Wiring* wiring) override;
+  // Returns true if the communicator has ended, so that no call may start.
+  bool ended() const { return end_.ended(); }
+  // Gives the call its plan, its scratch memory and its number. If the call must wait in a line,
+  // only sets admitted->waits.
+  absl::Status Admit(const Call& call, Admitted* admitted) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Gives the next number of this series to a call that already has its plan and scratch memory.
+  void Number(CallNumbers::Series series, Wiring* wiring);
   // Takes `count` numbers for a call that consists of several calls (packed_call.h,
   // device_calls.h). calls() counts this call once.
   absl::StatusOr<std::vector<Wiring>> TakeNumbers(const Call& call, size_t count)
@@ -132,7 +134,7 @@ class CallFunnel final : public InlineFunnel {
   absl::StatusOr<std::string> Explain(CallKind kind, int64_t count, DType dtype)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // SetPaths and SetProbed discard the planner's plans. The caller must also call
-  // InlinePath::Forget, because the inline path caches plans itself.
+  // CallRunner::ForgetPlans, because inline calls have a cache of plans.
   void SetPaths(const Paths& paths) ABSL_LOCKS_EXCLUDED(mutex_);
   void SetProbed(const CostModel& model) ABSL_LOCKS_EXCLUDED(mutex_);
   CostModel model() const ABSL_LOCKS_EXCLUDED(mutex_);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "lib/base/log.h"
+#include "lib/comm/contribution.h"
 
 namespace entrain {
 namespace {
@@ -14,6 +15,8 @@ void Add(std::atomic<uint64_t>& sum, int64_t more) {
   sum.store(sum.load(std::memory_order_relaxed) + static_cast<uint64_t>(more),
             std::memory_order_relaxed);
 }
+
+constexpr int64_t kMaxKeptScratch = 64 << 10;
 
 }  // namespace
 
@@ -64,9 +67,100 @@ void CallRunner::StartWork(CallWork* work) {
   shell_.NeedAttention();
 }
 
-// ---- Calls of the inline path
+// ---- Inline calls
 
-absl::Status CallRunner::Over(const Descriptor& descriptor, const Wiring& wiring) {
+bool CallRunner::InlinePays(const Topology& topology, const Paths& paths) {
+  constexpr size_t kFewRanks = 8;
+  return (topology.hosts == 1 && paths.inside <= Link::kShm) ||
+         topology.host_of.size() <= kFewRanks;
+}
+
+bool CallRunner::MayRunInline(const Call& call) const {
+  return pays_.load(std::memory_order_relaxed) && !call.options.background &&
+         call.kind != CallKind::kRecvAny && call.reduction.op != ReduceOp::kCustom &&
+         !ContributionDiffers(call, with_.peers.size()) && !IsPacked(call);
+}
+
+std::optional<absl::Status> CallRunner::RunAgain(const CallKey& key, const void* in, void* out) {
+  const PlanCache::Query query(key, plans_made());
+  if (!cache_.MayHold(query) || !pays_.load(std::memory_order_relaxed) ||
+      !engine_->seat().TakeIfQuiet()) {
+    return std::nullopt;
+  }
+  CachedCall* const cached = cache_.Find(query);
+  if (cached == nullptr || !cached->Serves(in, out) || with_.funnel.ended() ||
+      !ReserveScratch(cached->plan->slot_bytes)) {
+    engine_->seat().Leave();
+    return std::nullopt;
+  }
+  cached->call.in.data = const_cast<void*>(in);
+  cached->call.out.data = out;
+  with_.funnel.Number(cached->series, &cached->wiring);
+  InlineCall call(*cached->plan, cached->call, cached->descriptor, cached->wiring, BestKernels(),
+                  scratch_.data());
+  const InlineEnd end = call.Run(engine_->seat());
+  if (end == InlineEnd::kDone) {
+    return OverInline(cached->call, *cached->plan, cached->descriptor, cached->wiring,
+                      call.progress());
+  }
+  return GoOn(end, cached->call, {cached->plan, std::move(scratch_), cached->wiring},
+              call.progress());
+}
+
+std::optional<absl::Status> CallRunner::Run(const Call& call) {
+  if (!MayRunInline(call) || !engine_->seat().TakeIfQuiet()) {
+    return std::nullopt;
+  }
+  // Must be read before Admit. If Forget is called during Admit, the plan may be out of date. The
+  // plan then has an older number in the cache, so the cache does not use it again.
+  const uint64_t made = plans_made();
+  with_.pool.Give(std::move(scratch_));
+  Admitted admitted;
+  const absl::Status status = with_.funnel.Admit(call, &admitted);
+  if (!status.ok() || admitted.waits) {
+    engine_->seat().Leave();
+    return status.ok() ? std::nullopt : std::optional(status);
+  }
+  if (!admitted.plan->fits_inline) {
+    return GoOn(InlineEnd::kNoFit, call, std::move(admitted), {});
+  }
+  const Descriptor descriptor = call.descriptor();
+  if (CachedCall::MayRepeat(call)) {
+    cache_.Keep(CachedCall(call, descriptor, admitted.wiring, made, admitted.plan));
+  }
+  InlineCall inlined(*admitted.plan, call, descriptor, admitted.wiring, BestKernels(),
+                     admitted.scratch.data());
+  if (const InlineEnd end = inlined.Run(engine_->seat()); end != InlineEnd::kDone) {
+    return GoOn(end, call, std::move(admitted), inlined.progress());
+  }
+  scratch_ = std::move(admitted.scratch);
+  return OverInline(call, *admitted.plan, descriptor, admitted.wiring, inlined.progress());
+}
+
+bool CallRunner::ReserveScratch(int64_t bytes) {
+  if (bytes <= scratch_.size()) {
+    return true;
+  }
+  with_.pool.Give(std::move(scratch_));
+  absl::StatusOr<OwnedBuffer> taken = with_.pool.Take(bytes);
+  if (!taken.ok()) {
+    return false;  // the caller then calls Run, and Admit returns the error
+  }
+  scratch_ = *std::move(taken);
+  return true;
+}
+
+absl::Status CallRunner::OverInline(const Call& call, const Plan& plan,
+                                    const Descriptor& descriptor, const Wiring& wiring,
+                                    const Progress& progress) {
+  with_.flight.Inline(call.kind, descriptor, wiring.sequence + 1, call.root, wiring.user_tag,
+                      plan.algorithm);
+  if (scratch_.size() > kMaxKeptScratch) {
+    with_.pool.Give(std::move(scratch_));
+  }
+  Add(ends_[static_cast<size_t>(InlineEnd::kDone)], 1);
+  Add(bytes_sent_, progress.bytes_sent);
+  Add(bytes_received_, progress.bytes_received);
   with_.mismatches.NoteOver(wiring, descriptor);
   with_.mismatches.Meet(wiring, descriptor);
   if (with_.mismatches.voting()) {
@@ -83,7 +177,12 @@ absl::Status CallRunner::Over(const Descriptor& descriptor, const Wiring& wiring
   return absl::OkStatus();
 }
 
-absl::Status CallRunner::GoOn(const Call& call, Admitted admitted, const Progress& progress) {
+absl::Status CallRunner::GoOn(InlineEnd why, const Call& call, Admitted admitted,
+                              const Progress& progress) {
+  Add(ends_[static_cast<size_t>(why)], 1);
+  if (why != InlineEnd::kNoFit) {
+    ENTRAIN_LOG(kDebug, NameOf(call.kind), " does not end inline: ", SentenceOf(why));
+  }
   const int64_t now = engine_->clock().Now();
   Call rest = call;
   with_.funnel.SetDeadline(&rest, now);

@@ -1,15 +1,26 @@
-// Runs the open calls of a communicator. CallRunner makes the works, starts the calls on the
+// Runs the calls of a communicator. CallRunner makes the works, starts the calls on the
 // driver, advances a call when its transfers complete, and finishes calls. CallRunner also handles
 // failed transfers. If a member is lost, an inquiry (inquiry.h) finds the rank to blame. If the
 // descriptors of two ranks differ, a vote (vote.h) finds the rank to blame. Any other failure ends
 // the communicator at once.
 //
+// Small blocking calls run inline: the calling thread becomes the engine's driver, sends and receives the
+// messages of the call itself (lib/engine/inline_call.h), and leaves the driver's seat. If a call
+// differs from an earlier call only in its addresses, a cache provides its plan. A send or receive
+// may also differ in length. A call that cannot finish inline gets an executor, which continues it.
+//
+//   RunAgain ── key is cached ──> become driver ── verify ──┐
+//   Run ── become driver ── funnel: plan, scratch, number ──┴─> InlineCall ── kDone ──> OverInline
+//                                                                          └─ else ──> GoOn
+//
 // Thread safety: any thread, except for functions marked [driver].
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -19,18 +30,21 @@
 #include "lib/comm/comm_end.h"
 #include "lib/comm/comm_shell.h"
 #include "lib/comm/core_config.h"
+#include "lib/comm/cost_model.h"
 #include "lib/comm/failure_words.h"
 #include "lib/comm/flight_recorder.h"
-#include "lib/comm/inline_path.h"
 #include "lib/comm/inquiry.h"
 #include "lib/comm/mismatch.h"
 #include "lib/comm/open_calls.h"
 #include "lib/comm/peers.h"
+#include "lib/comm/plan_cache.h"
+#include "lib/comm/topology.h"
 #include "lib/engine/engine.h"
+#include "lib/engine/inline_call.h"
 
 namespace entrain {
 
-class CallRunner final : public InlineOwner {
+class CallRunner final {
  public:
   // The other parts of the communicator. All must outlive this object.
   struct Parts {
@@ -45,10 +59,32 @@ class CallRunner final : public InlineOwner {
     Mismatches& mismatches;
     FlightRecorder& flight;
   };
-  CallRunner(CommShell& shell, std::shared_ptr<Engine> engine, const Parts& parts)
-      : shell_(shell), engine_(std::move(engine)), with_(parts) {}
+  // `pays`: the result of InlinePays.
+  CallRunner(CommShell& shell, std::shared_ptr<Engine> engine, const Parts& parts, bool pays)
+      : shell_(shell), engine_(std::move(engine)), with_(parts), pays_(pays) {}
 
-  // Return the number of bytes of all finished calls. Calls of the inline path are not included.
+  // ---- Inline calls
+  // Returns true if it is cheap to poll every peer repeatedly: if all ranks share memory, or if
+  // there are at most 8 ranks. With sockets each poll is a system call, so epoll is faster for many
+  // ranks.
+  static bool InlinePays(const Topology& topology, const Paths& paths);
+  void SetInlinePays(bool pays) { pays_.store(pays, std::memory_order_relaxed); }
+  // Invalidates all plans in the cache.
+  void ForgetPlans() { plans_made_.fetch_add(1, std::memory_order_release); }
+  // Repeats a call from the cache with new addresses. Only calls without options are in the cache.
+  // Returns nullopt without any effect if this is not possible now. Examples: the call is not in
+  // the cache, an address is invalid, or the engine is busy. The caller must then check the call
+  // and start it in another way.
+  std::optional<absl::Status> RunAgain(const CallKey& key, const void* in, void* out);
+  // Runs a checked call. Returns nullopt without any effect if the call does not run inline, or if
+  // the engine is busy. The caller must then start the call (CommCore::Start).
+  std::optional<absl::Status> Run(const Call& call);
+  // Returns the number of inline calls that ended with `end`.
+  uint64_t inlined(InlineEnd end) const {
+    return ends_[static_cast<size_t>(end)].load(std::memory_order_relaxed);
+  }
+
+  // Return the number of bytes of all finished calls.
   uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
   uint64_t bytes_received() const { return bytes_received_.load(std::memory_order_relaxed); }
 
@@ -56,10 +92,6 @@ class CallRunner final : public InlineOwner {
   RefPtr<CallWork> Submit(Admitted admitted, CallBegin begin);
   // [driver]
   void StartWork(CallWork* work);
-  // InlineOwner [driver]
-  absl::Status Over(const Descriptor& descriptor, const Wiring& wiring) override;
-  absl::Status GoOn(const Call& call, Admitted admitted, const Progress& progress) override;
-
   // [driver] Continues the vote and all calls that can continue.
   void Attend();
   // [driver] Ends all open calls.
@@ -69,6 +101,18 @@ class CallRunner final : public InlineOwner {
   void OnTick(int64_t now_ns);
 
  private:
+  uint64_t plans_made() const { return plans_made_.load(std::memory_order_acquire); }
+  // Returns true if this call may run inline.
+  bool MayRunInline(const Call& call) const;
+  // [driver] Makes the scratch memory at least this large. Returns false if memory is short.
+  bool ReserveScratch(int64_t bytes);
+  // [driver] Finishes an inline call whose messages were all transferred. Compares the call with the
+  // calls of the peers, and leaves the driver's seat.
+  absl::Status OverInline(const Call& call, const Plan& plan, const Descriptor& descriptor,
+                          const Wiring& wiring, const Progress& progress);
+  // [driver] Lets an executor continue the call from `progress`, because of `why`. Blocks until the
+  // call is over, and leaves the driver's seat.
+  absl::Status GoOn(InlineEnd why, const Call& call, Admitted admitted, const Progress& progress);
   // Makes the work of a call and counts it as open. The engine holds one reference. If the caller
   // is the driver, it must start the work. Any other caller must submit the work to the driver.
   RefPtr<CallWork> Prepare(Admitted admitted, CallBegin begin);
@@ -89,6 +133,13 @@ class CallRunner final : public InlineOwner {
   CommShell& shell_;
   const std::shared_ptr<Engine> engine_;
   const Parts with_;
+  std::atomic<bool> pays_;
+  std::atomic<uint64_t> plans_made_{0};  // number of calls of ForgetPlans
+  PlanCache cache_;
+  // [driver] The scratch memory of the last inline call, kept for the next one.
+  OwnedBuffer scratch_;
+  // Only the driver writes these counters.
+  std::array<std::atomic<uint64_t>, kInlineEnds.size()> ends_{};
   std::atomic<uint64_t> bytes_sent_{0}, bytes_received_{0};
 
   // [driver]:

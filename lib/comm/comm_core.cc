@@ -92,9 +92,8 @@ CommCore::CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig 
       survivors_(*this, engine_, peers_, words_, config_.name, config_.generation),
       runner_(*this, engine_holder_,
               {config_, peers_, pool_, ending_.end(), funnel_, open_, words_, inquiry_, mismatches_,
-               flight_}),
-      inline_(engine_.seat(), pool_, funnel_, runner_, flight_, size(),
-              InlinePath::Pays(topology_, config_.paths)) {}
+               flight_},
+              CallRunner::InlinePays(topology_, config_.paths)) {}
 
 std::shared_ptr<CommCore> CommCore::Make(std::shared_ptr<Engine> engine, BufferPool& pool,
                                          CoreConfig config) {
@@ -154,7 +153,7 @@ absl::StatusOr<RefPtr<Work>> CommCore::Start(Call call, bool kick) {
 }
 
 absl::Status CommCore::Run(const Call& call) {
-  if (const std::optional<absl::Status> status = inline_.Run(call)) {
+  if (const std::optional<absl::Status> status = runner_.Run(call)) {
     return *status;
   }
   ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> work, Start(call, false));
@@ -163,24 +162,23 @@ absl::Status CommCore::Run(const Call& call) {
 }
 
 void CommCore::SetPaths(const Paths& paths) {
-  inline_.SetPays(InlinePath::Pays(topology_, paths));
+  runner_.SetInlinePays(CallRunner::InlinePays(topology_, paths));
   funnel_.SetPaths(paths);
-  inline_.Forget();
+  runner_.ForgetPlans();
 }
 
 void CommCore::SetProbed(const CostModel& model) {
   funnel_.SetProbed(model);
-  inline_.Forget();
+  runner_.ForgetPlans();
 }
 
 CommStats CommCore::stats() const {
-  // Includes calls that began on the inline path and were finished by an executor.
+  // Includes calls that began inline and were finished by an executor.
   uint64_t inlined = 0;
   for (size_t end = 0; end < kInlineEnds.size(); ++end) {
-    inlined += inline_.count(static_cast<InlineEnd>(end));
+    inlined += runner_.inlined(static_cast<InlineEnd>(end));
   }
-  return {funnel_.calls() + inlined, runner_.bytes_sent() + inline_.bytes_sent(),
-          runner_.bytes_received() + inline_.bytes_received()};
+  return {funnel_.calls() + inlined, runner_.bytes_sent(), runner_.bytes_received()};
 }
 
 FlightLook CommCore::flight_look() const {

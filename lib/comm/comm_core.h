@@ -25,7 +25,6 @@
 #include "lib/comm/failure_words.h"
 #include "lib/comm/flight_dump.h"
 #include "lib/comm/flight_recorder.h"
-#include "lib/comm/inline_path.h"
 #include "lib/comm/inquiry.h"
 #include "lib/comm/member_report.h"
 #include "lib/comm/mismatch.h"
@@ -61,9 +60,10 @@ class CommCore final : public ContextOwner,
                                             const std::vector<std::pair<int, Context>>& members);
 
   absl::StatusOr<RefPtr<Work>> Start(Call call, bool kick);
-  // Runs a blocking call: on the inline path if possible, otherwise by Start and Wait.
+  // Runs a blocking call: inline if possible, otherwise by Start and Wait.
   absl::Status Run(const Call& call);
-  InlinePath& inline_path() { return inline_; }
+  CallRunner& runner() { return runner_; }
+  const CallRunner& runner() const { return runner_; }
   // Returns the object that gives calls their numbers, their plans and their default timeout.
   CallFunnel& funnel() { return funnel_; }
   const CallFunnel& funnel() const { return funnel_; }
@@ -178,7 +178,6 @@ class CommCore final : public ContextOwner,
   Respondent respondent_;    // [driver]
   SurvivorCalls survivors_;  // [driver]
   CallRunner runner_;
-  InlinePath inline_;
   int64_t opened_ns_ = 0;                    // [driver]
   bool attending_ = false;                   // [driver]
   using Tie = std::weak_ptr<CommCore>;       // to a communicator that ends too

@@ -164,7 +164,7 @@ absl::Status Communicator::RunOrRefuse(const Call& call) {
 }
 
 std::optional<absl::Status> Communicator::RunAgain(const CallKey& key, const void* in, void* out) {
-  return core_->inline_path().RunAgain(key, in, out);
+  return core_->runner().RunAgain(key, in, out);
 }
 
 absl::Status Communicator::AllReduce(const void* in, void* out, int64_t count, DType dtype,

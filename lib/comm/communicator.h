@@ -114,7 +114,7 @@ class Communicator {
   absl::Status Run(const Call& call);
   // Runs a call of the user. If the call fails, calls Refused.
   absl::Status RunOrRefuse(const Call& call);
-  // See InlinePath.
+  // See CallRunner.
   std::optional<absl::Status> RunAgain(const CallKey& key, const void* in, void* out);
 
   // Short forms of Run for the library itself. The buffers must be in host memory.

@@ -38,7 +38,7 @@ struct CachedCall {
   Descriptor descriptor;
   Wiring wiring;
   CallNumbers::Series series;
-  uint64_t plans_made;  // InlinePath::plans_made() before the plan was made
+  uint64_t plans_made;  // CallRunner::plans_made() before the plan was made
 
  private:
   bool Apart(const void* in, const void* out) const;

@@ -1,6 +1,10 @@
 // Calls under way, over endpoints whose transfers the test ends.
 #include "lib/comm/call_runner.h"
 
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -59,7 +63,8 @@ class CallRunnerTest : public PlayedComm {
   FlightRecorder flight{16, engine->clock().Now()};
   CallRunner runner{*this,
                     engine,
-                    {config, *peers, pool, end, *funnel, open, words, inquiry, mismatches, flight}};
+                    {config, *peers, pool, end, *funnel, open, words, inquiry, mismatches, flight},
+                    /*pays=*/true};
   bool wants_attention = false;
   std::vector<absl::Status> failures;
 };
@@ -208,28 +213,288 @@ TEST_F(CallRunnerTest, AStoppedCallKeepsItsBuffersUntilItsTransfersHaveEnded) {
 }
 
 TEST_F(CallRunnerTest, AnInlineCallThatIsOverLeavesTheSeat) {
-  Admitted admitted;
-  ASSERT_TRUE(funnel->Admit(AllReduce(), &admitted).ok());
-  ASSERT_TRUE(engine->seat().TakeIfQuiet());
-  EXPECT_EQ(runner.Over(AllReduce().descriptor(), admitted.wiring), absl::OkStatus());
+  for (PlayedPeer& each : endpoints) {
+    each.sends = Endpoint::Sent::kCopied;
+    each.receives = Endpoint::Next::kThis;
+  }
+  EXPECT_EQ(runner.Run(AllReduce()), absl::OkStatus());
   EXPECT_FALSE(engine->seat().Look().driven);
   // The call is remembered, so that a rank that called something else is found.
   mismatches.Compare(endpoints[0], {Tag::kUntagged, 0}, Message(CallKind::kSend, 0).descriptor());
   EXPECT_TRUE(mismatches.voting());
 }
 
-TEST_F(CallRunnerTest, AnInlineCallThatGoesOnAfterTheEndEndsWithIt) {
-  Admitted admitted;
-  ASSERT_TRUE(funnel->Admit(AllReduce(), &admitted).ok());
-  ASSERT_TRUE(engine->seat().TakeIfQuiet());
-  end.Set(absl::AbortedError("over"));
-  EXPECT_EQ(runner.GoOn(AllReduce(), std::move(admitted), {}), absl::AbortedError("over"));
-  EXPECT_FALSE(engine->seat().Look().driven);
-  EXPECT_EQ(kept.use_count(), 1);
-}
-
 TEST_F(CallRunnerTest, NothingIsDueWhereNoFunctionRuns) {
   EXPECT_FALSE(runner.next_tick() < Deadline::Never());
+}
+
+// ---- Inline calls
+
+using Next = Endpoint::Next;
+using Sent = Endpoint::Sent;
+
+class NoJob final : public Job {
+ public:
+  void Run() override {}
+};
+
+// Calls that run on the test's thread. Rank 0 takes what it is sent, and sends what is expected.
+class InlineTest : public CallRunnerTest {
+ protected:
+  InlineTest() {
+    peer.sends = Sent::kCopied;
+    peer.receives = Next::kThis;
+  }
+  std::optional<absl::Status> Again(const Call& call) {
+    return runner.RunAgain(CachedCall::KeyOf(call), call.in.data, call.out.data);
+  }
+  Call MessageOf(CallKind kind, int64_t count = 4) {
+    Call call = Message(kind, 0);
+    call.count = count;
+    (kind == CallKind::kSend ? call.in : call.out).bytes = count * 8;
+    return call;
+  }
+  bool EngineIsFree() {
+    const bool free = engine->seat().TakeIfQuiet();
+    if (free) {
+      engine->seat().Leave();
+    }
+    return free;
+  }
+
+  PlayedPeer& peer = endpoints[0];
+};
+
+TEST_F(InlineTest, TheSecondCallOfAKeyNeedsNoPlan) {
+  for (const CallKind kind : {CallKind::kSend, CallKind::kRecv}) {
+    const Call call = MessageOf(kind);
+    EXPECT_EQ(Again(call), std::nullopt);
+    EXPECT_EQ(runner.Run(call), absl::OkStatus());
+    EXPECT_EQ(Again(call), absl::OkStatus());
+    EXPECT_EQ(Again(call), absl::OkStatus());
+  }
+  ASSERT_EQ(peer.tags.size(), 6u);
+  for (uint32_t i = 0; i < 6; ++i) {
+    EXPECT_EQ(peer.tags[i].call() - peer.tags[i / 3 * 3].call(), i % 3)
+        << "every call has a number of its own";
+  }
+  EXPECT_EQ(runner.inlined(InlineEnd::kDone), 6u);
+  const auto recorded = flight.Read();
+  ASSERT_EQ(recorded.size(), 6u);
+  EXPECT_EQ(recorded[1].call.kind, CallKind::kSend);
+  EXPECT_EQ(recorded[1].call.number, 2u);
+  EXPECT_EQ(recorded[4].call.kind, CallKind::kRecv);
+  EXPECT_EQ(recorded[4].call.peer, 0);
+  EXPECT_EQ(runner.bytes_sent(), 3u * 32);
+  EXPECT_EQ(runner.bytes_received(), 3u * 32);
+  EXPECT_TRUE(EngineIsFree());
+}
+
+TEST_F(InlineTest, ManyKeysAreKeptAtATime) {
+  std::vector<Call> calls;
+  for (int op = 0; op < 11; ++op) {  // a send has no operator, but its key has one
+    calls.push_back(MessageOf(CallKind::kSend));
+    calls.back().reduction.op = static_cast<ReduceOp>(op);
+    EXPECT_EQ(runner.Run(calls.back()), absl::OkStatus());
+  }
+  const auto found = std::count_if(calls.begin(), calls.end(),
+                                   [&](const Call& call) { return Again(call).has_value(); });
+  EXPECT_GE(found, 7) << "of 11 in 256 places";
+}
+
+TEST_F(InlineTest, MessagesOfEveryLengthShareAnEntry) {
+  for (const CallKind kind : {CallKind::kSend, CallKind::kRecv}) {
+    ASSERT_EQ(runner.Run(MessageOf(kind, 4)), absl::OkStatus());
+    for (const int64_t count : {5, 0, 60, 4}) {
+      EXPECT_EQ(Again(MessageOf(kind, count)), absl::OkStatus());
+      EXPECT_EQ(peer.last_bytes, static_cast<size_t>(count) * 8);
+      EXPECT_EQ(peer.last_count, count);
+    }
+    for (const int64_t count : {int64_t{-1}, kMaxInlineBytes / 8 + 1, INT64_MAX, INT64_MIN}) {
+      Call call = MessageOf(kind);
+      call.count = count;
+      EXPECT_EQ(Again(call), std::nullopt);
+    }
+  }
+  EXPECT_TRUE(EngineIsFree());
+}
+
+TEST_F(InlineTest, AddressesThatAreNotGoodUseUpNoNumber) {
+  const Call good = MessageOf(CallKind::kSend);
+  Call call = good;
+  ASSERT_EQ(runner.Run(call), absl::OkStatus());
+  for (void* const bad :
+       {static_cast<void*>(nullptr), static_cast<void*>(reinterpret_cast<char*>(data.data()) + 4),
+        reinterpret_cast<void*>(~uintptr_t{0} - 7)}) {
+    call.in.data = bad;
+    EXPECT_EQ(Again(call), std::nullopt);
+    EXPECT_TRUE(EngineIsFree());
+  }
+  EXPECT_EQ(Again(good), absl::OkStatus());
+  EXPECT_EQ(peer.tags[1].call(), peer.tags[0].call() + 1);
+}
+
+TEST_F(InlineTest, PlansThatCountNoMoreAreNotUsed) {
+  const Call call = MessageOf(CallKind::kSend);
+  ASSERT_EQ(runner.Run(call), absl::OkStatus());
+  runner.ForgetPlans();
+  EXPECT_EQ(Again(call), std::nullopt);
+  ASSERT_EQ(runner.Run(call), absl::OkStatus());
+  EXPECT_EQ(Again(call), absl::OkStatus());
+}
+
+TEST_F(InlineTest, NothingIsDoneWhileTheEngineIsBusyOrItDoesNotPay) {
+  const Call call = MessageOf(CallKind::kSend);
+  ASSERT_EQ(runner.Run(call), absl::OkStatus());
+  ASSERT_TRUE(engine->seat().TakeIfQuiet());
+  EXPECT_EQ(Again(call), std::nullopt);
+  EXPECT_EQ(runner.Run(call), std::nullopt);
+  engine->seat().Leave();
+  runner.SetInlinePays(false);
+  EXPECT_EQ(Again(call), std::nullopt);
+  EXPECT_EQ(runner.Run(call), std::nullopt);
+  runner.SetInlinePays(true);
+  end.Set(absl::AbortedError("over"));
+  EXPECT_EQ(Again(call), std::nullopt);
+  EXPECT_EQ(peer.tags.size(), 1u);
+  EXPECT_TRUE(EngineIsFree());
+}
+
+TEST_F(InlineTest, CallsForTheExecutorAloneAreLeftToIt) {
+  Call background = MessageOf(CallKind::kSend), any = MessageOf(CallKind::kRecv);
+  background.options.background = true;
+  any.kind = CallKind::kRecvAny;
+  EXPECT_EQ(runner.Run(background), std::nullopt);
+  EXPECT_EQ(runner.Run(any), std::nullopt);
+  EXPECT_TRUE(peer.tags.empty());
+}
+
+TEST_F(InlineTest, AReceiveThatMustWaitInALineLeavesTheEngine) {
+  Call any = MessageOf(CallKind::kRecv);
+  any.kind = CallKind::kRecvAny;
+  any.root = -1;
+  const CallWork& first = Submitted(any);
+  EXPECT_EQ(runner.Run(MessageOf(CallKind::kRecv)), std::nullopt);
+  EXPECT_TRUE(first.waits());
+  EXPECT_TRUE(peer.tags.empty());
+  EXPECT_TRUE(EngineIsFree());
+  Fail(absl::AbortedError("the test is over"));
+}
+
+// One call that an executor must continue. The communicator ends meanwhile, so that the call is over.
+struct HandedOver final : InlineTest {
+  void TestBody() override {}
+  void Try(InlineEnd why, CallKind kind, Sent sends, Next receives, bool lends, bool again) {
+    SCOPED_TRACE(SentenceOf(why));
+    NoJob job;
+    const Call call = MessageOf(kind);
+    ASSERT_EQ(runner.Run(call), absl::OkStatus());  // puts the call into the cache
+    peer.sends = sends;
+    peer.receives = receives;
+    peer.during = [&] {
+      end.Set(absl::AbortedError("it has ended"));
+      if (why == InlineEnd::kEngineWanted) {
+        engine->seat().Submit(&job);
+        peer.during = [] {};
+      }
+    };
+    const auto status = again ? Again(call) : runner.Run(call);
+    ASSERT_TRUE(status.has_value());
+    EXPECT_EQ(status->message(), "it has ended");
+    EXPECT_EQ(runner.inlined(why), 1u);
+    // Peers may read what was lent, so it is revoked before the caller gets it back.
+    EXPECT_EQ(failures.size(), lends ? 1u : 0u);
+    EXPECT_TRUE(open.empty());
+    EXPECT_EQ(kept.use_count(), 1);
+    engine->seat().PollOnce();  // runs the job
+    EXPECT_TRUE(EngineIsFree());
+    TearDown();
+  }
+};
+
+TEST(InlineEnds, EachButOneHandsOverOnce) {
+  const struct {
+    InlineEnd end;
+    CallKind kind;
+    Sent sent;
+    Next next;
+    bool lends;
+  } cases[] = {
+      {InlineEnd::kNoRoom, CallKind::kSend, Sent::kNo, Next::kThis, false},
+      {InlineEnd::kOtherFirst, CallKind::kSend, Sent::kRtsSent, Next::kOther, true},
+      {InlineEnd::kWaitedLong, CallKind::kSend, Sent::kRtsSent, Next::kNothing, true},
+      {InlineEnd::kOtherFirst, CallKind::kRecv, Sent::kNo, Next::kOther, false},
+      {InlineEnd::kWaitedLong, CallKind::kRecv, Sent::kNo, Next::kNothing, false},
+      {InlineEnd::kEngineWanted, CallKind::kRecv, Sent::kNo, Next::kNothing, false},
+  };
+  for (const auto& one : cases) {
+    for (const bool again : {false, true}) {
+      HandedOver().Try(one.end, one.kind, one.sent, one.next, one.lends, again);
+    }
+  }
+}
+
+TEST_F(InlineTest, AMessageThatIsTooLongIsHandedOverUntouched) {
+  data.resize(kMaxInlineBytes / 8 + 1);
+  const Call call = MessageOf(CallKind::kSend, kMaxInlineBytes / 8 + 1);
+  end.Set(absl::AbortedError("it has ended"));
+  EXPECT_EQ(runner.Run(call)->message(), "it has ended");
+  EXPECT_EQ(runner.inlined(InlineEnd::kNoFit), 1u);
+  EXPECT_TRUE(peer.tags.empty());
+}
+
+TEST_F(InlineTest, SmallScratchIsKeptAndLargeScratchGoesBackToThePool) {
+  for (PlayedPeer& each : endpoints) {
+    each.sends = Sent::kCopied;
+    each.receives = Next::kThis;
+  }
+  for (const int64_t bytes : {int64_t{1} << 10, int64_t{1} << 18}) {
+    data.resize(static_cast<size_t>(bytes) / 4);
+    Call call = AllReduce();
+    call.count = bytes / 8;
+    call.in = {data.data(), bytes, MemoryKind::kHost};
+    call.out = {data.data() + call.count, bytes, MemoryKind::kHost};
+    pool.Clear();
+    ASSERT_EQ(runner.Run(call), absl::OkStatus());
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_EQ(Again(call), absl::OkStatus()) << bytes;
+      EXPECT_EQ(pool.idle_bytes() > 0, bytes > (64 << 10)) << "another call may need it";
+    }
+  }
+}
+
+// The caller of a cached plan changes its length. An executor that has the plan keeps its own.
+TEST_F(InlineTest, TheLengthDoesNotChangeWhileAnotherHasThePlan) {
+  const Call call = MessageOf(CallKind::kSend, 4);
+  Admitted admitted;
+  ASSERT_EQ(funnel->Admit(call, &admitted), absl::OkStatus());
+  CachedCall cached(call, call.descriptor(), admitted.wiring, 0, admitted.plan);
+  EXPECT_FALSE(cached.Resize(5));
+  EXPECT_EQ(admitted.plan->places.transfers[0].bytes, 4 * 8);
+  admitted.plan = nullptr;
+  EXPECT_TRUE(cached.Resize(5));
+  EXPECT_EQ(cached.plan->places.transfers[0].bytes, 5 * 8);
+}
+
+// Tests any number of cached plans. With a plain hash, a send and a receive would share a slot on
+// some ranks.
+TEST(PlanCacheTest, KindsAndPeersThatTakeTurnsDoNotShareASlot) {
+  for (uint64_t plans_made = 0; plans_made < 50; ++plans_made) {
+    std::set<size_t> slots;
+    for (const CallKind kind : {CallKind::kSend, CallKind::kRecv}) {
+      for (int root = 5; root < 5 + 16; ++root) {
+        slots.insert(
+            PlanCache::Query({kind, DType::kF32, ReduceOp::kSum, root, 1}, plans_made).slot());
+      }
+    }
+    EXPECT_EQ(slots.size(), 32u) << plans_made;
+  }
+}
+
+TEST(InlineEnds, HaveASentenceEach) {
+  const std::set<absl::string_view> sentences(kInlineEnds.begin(), kInlineEnds.end());
+  EXPECT_EQ(sentences.size(), static_cast<size_t>(InlineEnd::kEngineWanted) + 1);
+  EXPECT_EQ(sentences.count(""), 0u);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Small sends and receives on the inline path (lib/comm/inline_path.h). They match messages as
+// Small sends and receives on the inline path (lib/comm/call_runner.h). They match messages as
 // those of the executor do, whichever path each side takes, and report the same errors.
 #include <barrier>
 #include <chrono>

@@ -1,6 +1,7 @@
 // An endpoint that records control messages, and keeps transfers until the test ends them.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +17,17 @@ class PlayedPeer final : public Endpoint {
     posted.push_back(done);
   }
   bool HasEarly(Tag) const override { return early; }
+  // The answers to an inline call.
+  Sent TrySend(const Envelope& envelope, ConstBytes bytes, SendRequest* request) override {
+    Note(envelope, bytes.size());
+    *request = {7, static_cast<int64_t>(bytes.size())};
+    return sends;
+  }
+  Next TryRecv(const Envelope& envelope, Bytes bytes, const std::byte**) override {
+    Note(envelope, bytes.size());
+    return receives;
+  }
+  Next TryTaken(SendRequest) override { return receives; }
   void SendControl(absl::string_view message) override { sent.emplace_back(message); }
   bool SendUrgent(absl::string_view message) override {
     if (has_urgent) {
@@ -36,12 +48,26 @@ class PlayedPeer final : public Endpoint {
     }
   }
 
+  Sent sends = Sent::kNo;
+  Next receives = Next::kOther;
+  std::function<void()> during = [] {};  // called in TrySend and TryRecv
+  std::vector<Tag> tags;                 // of TrySend and TryRecv
+  size_t last_bytes = 0;
+  int64_t last_count = 0;
   bool has_urgent = true, early = false;
   int64_t round_trip = 0;
   uint64_t arrived = 0;
   std::vector<std::string> sent, urgent;
   std::vector<Completion*> posted;
   absl::Status revoked;
+
+ private:
+  void Note(const Envelope& envelope, size_t bytes) {
+    tags.push_back(envelope.tag);
+    last_bytes = bytes;
+    last_count = envelope.descriptor.count;
+    during();
+  }
 };
 
 }  // namespace entrain

@@ -19,7 +19,8 @@ def test_every_exported_function_is_declared():
         assert getattr(lib, name)
 
 
-STRUCTS = {getattr(lib, name): f"entrain_{name[len('ENTRAIN_STRUCT_'):].lower()}_t" for name in dir(lib) if name.startswith("ENTRAIN_STRUCT_")}
+STRUCTS = {getattr(lib, name): f"entrain_{name[len('ENTRAIN_STRUCT_'):].lower()}_t"
+           for name in dir(lib) if name.startswith("ENTRAIN_STRUCT_")}
 
 
 def test_structs_have_numbers_and_are_as_long_as_the_library_says():

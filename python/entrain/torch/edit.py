@@ -112,8 +112,8 @@ class EDiT:
     hand_over     with admit: objects with state_dict and load_state_dict, by name, the same on all replicas: {"optimizer":
                   optimizer, "scheduler": scheduler}. A newcomer with other names is refused. It loads what a member has, at its
                   first exchange, where both wait for it, at most 20 s for each 4 MiB; until then its optimizer is cold. If that
-                  fails, a warning says so on both, and it goes on without. None: its optimizer begins anew, also then. Not with overlap_steps,
-                  quorum or round_deadline, with which newcomers keep their buffers, too
+                  fails, a warning says so on both, and it goes on without. None: its optimizer begins anew, also then. Not with
+                  overlap_steps, quorum or round_deadline, with which newcomers keep their buffers, too
 
     Thread safety: one thread at a time. The forward pass raises failures of other ranks as entrain.Error. Code that
     rewrites parameters must write into them (`param.copy_`, load_state_dict without assign); .to() and .data after
