@@ -12,7 +12,10 @@ namespace entrain {
 
 class PlayedPeer final : public Endpoint {
  public:
-  void PostSend(const Envelope&, ConstBytes, Completion* done) override { posted.push_back(done); }
+  void PostSend(const Envelope&, ConstBytes, Completion* done) override {
+    posted.push_back(done);
+    during();
+  }
   void PostRecv(const Envelope&, Bytes, Completion* done, RecvHint) override {
     posted.push_back(done);
   }
@@ -50,7 +53,7 @@ class PlayedPeer final : public Endpoint {
 
   Sent sends = Sent::kNo;
   Next receives = Next::kOther;
-  std::function<void()> during = [] {};  // called in TrySend and TryRecv
+  std::function<void()> during = [] {};  // called in TrySend, TryRecv and PostSend
   std::vector<Tag> tags;                 // of TrySend and TryRecv
   size_t last_bytes = 0;
   int64_t last_count = 0;
