@@ -71,10 +71,6 @@ void WriteText(absl::string_view text, char* to, size_t bytes);
 // both structs have, zeros after them, and `bytes` as the size. Does nothing for NULL, or if
 // `bytes` is too small for the field `size`.
 void WriteDefaults(const void* defaults, size_t known_size, void* to, size_t bytes);
-template <typename Struct>
-void WriteDefaults(const Struct& defaults, Struct* to, size_t bytes) {
-  WriteDefaults(&defaults, sizeof(defaults), to, bytes);
-}
 
 // Runs `body`, which returns absl::Status, in the library's floating-point environment. Returns an error instead in a forked child. Also if the
 // thread is inside a callback that must not call this kind of function. Guard reads `reach` after

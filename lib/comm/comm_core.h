@@ -73,7 +73,7 @@ class CommCore final : public ContextOwner,
   // While the returned object exists, an end of this communicator with an error also ends `part`.
   // If this communicator has ended already, ends `part` at once.
   [[nodiscard]] std::shared_ptr<void> EndToo(const std::shared_ptr<CommCore>& part);
-  // Any thread: its setting of the silence (Inquiry::SetSilence).
+  // Returns the object that finds the rank to blame. Only SetSilence and silence_ns may be called on any thread.
   Inquiry& inquiry() { return inquiry_; }
 
   // ---- [driver]

@@ -8,6 +8,7 @@ for batch in data:
 from __future__ import annotations
 
 import dataclasses
+import time
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 import numpy.typing as npt
@@ -161,6 +162,7 @@ class ACCO(Checkpointed):
                 return Life(out[0], lib.entrain_acco_destroy, comm._life, held=[buffer, *callbacks])
 
         super().__init__(interruptible(call, drop), callbacks)
+        self._waited_ns = 0  # in install, before the library's own
         pointer = ffi.new("void**")
         self._call(lib.entrain_acco_gradients, pointer)
         kind = buffer.dtype if grads_dtype is None else dtype_of(grads_dtype)
@@ -195,10 +197,11 @@ class ACCO(Checkpointed):
         """Waits for the current round, installs its parameters, and starts the next round with the gradients that
         have been added. Returns True if the run is over."""
         finished = ffi.new("int32_t*")
-        work = ffi.new("entrain_work_t**")
+        work, begin = ffi.new("entrain_work_t**"), time.monotonic_ns()
         self._call(lib.entrain_acco_work, work)
         try:
             status = wait_for(work[0])
+            self._waited_ns += time.monotonic_ns() - begin  # the library counts only waits inside its own install
             if status != OK:
                 raise self._blame(work_error(work[0], status))
         finally:
@@ -214,6 +217,7 @@ class ACCO(Checkpointed):
         """Returns the state after the last install."""
         out = new_struct("acco_info")
         self._call(lib.entrain_acco_info, out)
+        out.exposed_ns += self._waited_ns
         return _dataclass_of(AccoInfo, out)  # type: ignore[no-any-return]
 
     def losses(self) -> List[AccoLoss]:

@@ -1,5 +1,6 @@
 """Mesh, Shard, EDiT, A-EDiT, ACCO and the optimizers from Python."""
 import io
+import time
 
 import numpy as np
 import pytest
@@ -228,6 +229,20 @@ def test_a_failing_acco_step_is_the_cause():
         return raised.value.__cause__
 
     assert any(isinstance(cause, KeyError) for cause in ranks(2, body))
+
+
+def test_the_time_that_an_install_waits_is_told():
+    def body(comm):
+        with entrain.ACCO(comm, np.zeros(8, np.float32), entrain.Optim("sgd"), limit=1, method="zero1") as channel:
+            if comm.rank == 1:
+                time.sleep(0.3)  # the other rank waits so long for this one's gradients
+            channel.add()
+            channel.install()
+            info = channel.info()
+            comm.barrier()
+        return info.exposed_ns
+
+    assert ranks(2, body)[0] > 0.2e9
 
 
 def test_an_optimizer_may_be_closed_before_its_channel():
