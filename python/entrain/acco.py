@@ -8,12 +8,11 @@ for batch in data:
 from __future__ import annotations
 
 import dataclasses
-import time
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 import numpy.typing as npt
 
-from ._library import NULL, OK, ffi, lib, nanoseconds, new_struct
+from ._library import NULL, ffi, lib, nanoseconds, new_struct
 from ._options import ACCO_FAMILIES, AccoNumbers, AccoOptions
 from .arrays import DTypeLike, buffer_of, dtype_of
 from .comm import Comm
@@ -24,7 +23,6 @@ from .reductions import Callback, view
 from .store import Store
 from .train import _dataclass_of, _figures
 from .training import Checkpointed, fill, identity_text
-from .works import wait_for, work_error
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -162,7 +160,6 @@ class ACCO(Checkpointed):
                 return Life(out[0], lib.entrain_acco_destroy, comm._life, held=[buffer, *callbacks])
 
         super().__init__(interruptible(call, drop), callbacks)
-        self._waited_ns = 0  # in install, before the library's own
         pointer = ffi.new("void**")
         self._call(lib.entrain_acco_gradients, pointer)
         kind = buffer.dtype if grads_dtype is None else dtype_of(grads_dtype)
@@ -197,15 +194,7 @@ class ACCO(Checkpointed):
         """Waits for the current round, installs its parameters, and starts the next round with the gradients that
         have been added. Returns True if the run is over."""
         finished = ffi.new("int32_t*")
-        work, begin = ffi.new("entrain_work_t**"), time.monotonic_ns()
-        self._call(lib.entrain_acco_work, work)
-        try:
-            status = wait_for(work[0])
-            self._waited_ns += time.monotonic_ns() - begin  # the library counts only waits inside its own install
-            if status != OK:
-                raise self._blame(work_error(work[0], status))
-        finally:
-            lib.entrain_work_free(work[0])
+        self._watch(lib.entrain_acco_work, counts="exposed_ns")
         self._call(lib.entrain_acco_install, finished)
         return bool(finished[0])
 
@@ -217,8 +206,7 @@ class ACCO(Checkpointed):
         """Returns the state after the last install."""
         out = new_struct("acco_info")
         self._call(lib.entrain_acco_info, out)
-        out.exposed_ns += self._waited_ns
-        return _dataclass_of(AccoInfo, out)  # type: ignore[no-any-return]
+        return _dataclass_of(AccoInfo, self._told(out))  # type: ignore[no-any-return]
 
     def losses(self) -> List[AccoLoss]:
         """Returns the ranks that were lost before the last round, in the order in which this rank learned of them."""

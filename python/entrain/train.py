@@ -255,7 +255,7 @@ class Shard(Trained):
         """Waits for the layer. Returns padded_count elements of param_dtype in the library's memory. They must only be
         read. They are valid until `release`; copy values that must live longer."""
         out = ffi.new("void**")
-        self._watch(lib.entrain_shard_gather_work, layer)
+        self._watch(lib.entrain_shard_gather_work, layer, counts="gather_wait_ns")
         self._call(lib.entrain_shard_wait, layer, out)
         self._gathering.discard(layer)
         array = view(out[0], self.layers[layer].padded_count, self._types[0])
@@ -282,7 +282,7 @@ class Shard(Trained):
 
     def finish_gradients(self) -> None:
         """Waits until all started reductions are in the gradient slab."""
-        self._watch(lib.entrain_shard_gradients_work)
+        self._watch(lib.entrain_shard_gradients_work, counts="reduce_wait_ns")
         self._call(lib.entrain_shard_finish_gradients)
 
     def set_buffers(self, layer: int, gathered: Any = None, gradients: Any = None) -> None:
@@ -327,7 +327,7 @@ class Shard(Trained):
         """Returns waits and bytes."""
         out = new_struct("shard_stats")
         self._call(lib.entrain_shard_stats, out)
-        return _dataclass_of(ShardStats, out)  # type: ignore[no-any-return]
+        return _dataclass_of(ShardStats, self._told(out))  # type: ignore[no-any-return]
 
 
 #: outer_step(layer, step, anchor, grad) moves `anchor` in place. Both arrays are f32, and valid only during the call.
@@ -559,7 +559,7 @@ class EDiT(Checkpointed):
     def wait_layer(self, layer: int, timeout: Optional[float] = None) -> bool:
         """Waits for the layer's exchange. Afterwards its parameters have equal bits on all replicas. Returns False if the exchange is not
         over after `timeout` seconds (None: as long as its own deadline allows)."""
-        if not self._watch(lib.entrain_edit_layer_work, layer, timeout=timeout):
+        if not self._watch(lib.entrain_edit_layer_work, layer, timeout=timeout, counts="exposed_ns"):
             return False
         self._call(lib.entrain_edit_wait_layer, layer)
         return True
@@ -596,7 +596,7 @@ class EDiT(Checkpointed):
         """Returns the state after the last finished exchange."""
         out = new_struct("edit_info")
         self._call(lib.entrain_edit_info, out)
-        return _dataclass_of(EditInfo, out)  # type: ignore[no-any-return]
+        return _dataclass_of(EditInfo, self._told(out))  # type: ignore[no-any-return]
 
     def replica(self, replica: int) -> EditReplica:
         """Returns the record of a replica, 0 to info().most_replicas - 1, from the last rendezvous."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
+import time
 from typing import Any, BinaryIO, Callable, ClassVar, Dict, List, Mapping, Optional, Sequence
 
 import numpy as np
@@ -25,11 +26,13 @@ class Trained(Handle):
     def __init__(self, life: Life, callbacks: Sequence[Callback] = ()) -> None:
         super().__init__(life)
         self._callbacks = list(callbacks)
+        #: By field of the object's figures: the time in `_watch`, of which the library does not know.
+        self._waited: Dict[str, int] = {}
 
-    def _watch(self, make: Callable[..., int], *arguments: Any, timeout: Optional[float] = None) -> bool:
+    def _watch(self, make: Callable[..., int], *arguments: Any, timeout: Optional[float] = None, counts: Optional[str] = None) -> bool:
         """Waits for the work that `make` returns, at most `timeout` seconds. Returns whether it is over. Ignores the work's error,
-        because the call that uses the result returns the same error."""
-        out = ffi.new("entrain_work_t**")
+        because the call that uses the result returns the same error. `counts`: the field to which `_told` adds the time."""
+        out, begin = ffi.new("entrain_work_t**"), time.monotonic_ns()
         with self._life as handle:
             if make(handle, *arguments, out) != OK:
                 return True
@@ -37,6 +40,14 @@ class Trained(Handle):
             return wait_for(out[0], -1 if timeout is None else int(timeout * 1e9)) != IN_PROGRESS
         finally:
             lib.entrain_work_free(out[0])
+            if counts is not None:
+                self._waited[counts] = self._waited.get(counts, 0) + time.monotonic_ns() - begin
+
+    def _told(self, struct: Any) -> Any:
+        """Adds the times of `_watch` to the library's."""
+        for field, waited in self._waited.items():
+            setattr(struct, field, getattr(struct, field) + waited)
+        return struct
 
     def _start(self, start: Callable[..., int], *arguments: Any, held: Any = None) -> None:
         """Starts a call with `start`, and waits until the call is over. Keeps `arguments` and `held` alive until

@@ -245,6 +245,22 @@ def test_the_time_that_an_install_waits_is_told():
     assert ranks(2, body)[0] > 0.2e9
 
 
+def test_the_time_that_a_layer_is_waited_for_is_told():
+    def body(comm):
+        with entrain.Mesh(comm) as mesh, entrain.Shard(mesh, LAYERS) as model:
+            model.bind(np.zeros(model.slab_count, np.float32), np.zeros(model.slab_count, np.float32))
+            with entrain.EDiT(mesh, model) as edit:
+                for _ in range(2):
+                    if edit.begin_forward() and comm.rank == 1:
+                        time.sleep(0.3)  # the other rank waits so long for this one's layers
+                    for layer in range(len(LAYERS)):
+                        edit.wait_layer(layer)
+                    edit.end_step()
+                return edit.info().exposed_ns
+
+    assert ranks(2, body)[0] > 0.2e9
+
+
 def test_an_optimizer_may_be_closed_before_its_channel():
     def body(comm):
         optim = entrain.Optim.adamw()
