@@ -7,7 +7,6 @@
 #include <entrain/entrain.h>
 #include <entrain/optim.h>
 
-#include "examples/trainer/device.h"
 #include "examples/trainer/error.h"
 
 namespace trainer {
@@ -22,14 +21,6 @@ inline void Check(entrain_status_t status) {
     throw Error(std::string(error.text) +
                 (rank < 0 ? "" : " [guilty: rank " + std::to_string(rank) + " of world]"));
   }
-}
-
-// Sets two fields of a config of the library. The calls then take arrays on the device, and run in
-// the order of the device's stream.
-template <typename Config>
-void SetPlace(const Device& device, Config* config) {
-  config->memory = device.is_gpu() ? ENTRAIN_MEMORY_DEVICE : ENTRAIN_MEMORY_HOST;
-  config->stream = device.stream();
 }
 
 template <typename T, void (*destroy)(T*)>

@@ -7,7 +7,7 @@
 
 namespace trainer {
 Channel::Channel(const Options& options, const Task& task, Session* session,
-                 const InnerOptimizer& inner, const Device& device, WholeModel* model)
+                 const InnerOptimizer& inner, WholeModel* model)
     : options_(options),
       steps_(options.total_steps(session->ranks())),
       tokens_per_step_(options.tokens_per_step(session->ranks())) {
@@ -16,7 +16,6 @@ Channel::Channel(const Options& options, const Task& task, Session* session,
   entrain_acco_config_init(&config);
   config.params = model->params();
   config.count = static_cast<size_t>(model->offset(model->layers()));
-  SetPlace(device, &config);
   config.params_dtype = options.precision == "bf16" ? ENTRAIN_BF16 : ENTRAIN_F32;
   config.grads_dtype = ENTRAIN_F32;
   config.method = PresetOf(options.method).acco_method;

@@ -17,12 +17,11 @@ namespace trainer {
 class Channel {
  public:
   // Collective. The channel has all parameters of `model`, in the precision of the options. Every
-  // rank starts with the parameters of rank 0. The channel keeps the optimizer's arrays itself. All
-  // arrays are on the device. Options, optimizer, device and model must outlive the object. If this
-  // rank joins other ranks, blocks until they take it in. Throws Error with the library's message
+  // rank starts with the parameters of rank 0. The channel keeps the optimizer's arrays itself. Options,
+  // optimizer and model must outlive the object. If this rank joins other ranks, blocks until they take it in. Throws Error with the library's message
   // if options contradict each other.
   Channel(const Options& options, const Task& task, Session* session, const InnerOptimizer& inner,
-          const Device& device, WholeModel* model);
+          WholeModel* model);
 
   // Returns `count` f32 elements, to which the caller adds gradients until Install takes them.
   float* gradients() const { return gradients_; }

@@ -24,7 +24,7 @@ namespace {
 
 class ChannelRun {
  public:
-  ChannelRun(const Options& options, const Task& task, Device* device, Session* session);
+  ChannelRun(const Options& options, const Task& task, Session* session);
   void Execute();
 
  private:
@@ -48,7 +48,6 @@ class ChannelRun {
   Session* const session_;
   const int64_t tokens_per_step_;
   const Conditions conditions_;
-  Device* const device_;
   WholeModel model_;
   InnerOptimizer inner_;
   std::unique_ptr<CoupledSharpness> sharpness_;  // null: off
@@ -68,22 +67,21 @@ class ChannelRun {
   int64_t joined_after_ = -1;  // rounds before this rank joined; -1: it has not joined
 };
 
-ChannelRun::ChannelRun(const Options& options, const Task& task, Device* device, Session* session)
+ChannelRun::ChannelRun(const Options& options, const Task& task, Session* session)
     : options_(options),
       task_(task),
       session_(session),
       tokens_per_step_(options.tokens_per_step(session->ranks())),
       conditions_(options.conditions, options.seed, session->replicas()),
-      device_(device),
-      model_(task, device, options.precision == "bf16"),
-      inner_(options.inner, device, 0),
-      channel_(options, task, session, inner_, *device, &model_),
-      pass_(task.NewPass(device)),
+      model_(task, options.precision == "bf16"),
+      inner_(options.inner, 0),
+      channel_(options, task, session, inner_, &model_),
+      pass_(task.NewPass()),
       books_(options, task.unit(), session, options.total_steps(session->ranks()),
              [this] { return Meter(); }),
       resumed_(FilesToResume(options, session)) {
   if (options.wsam.form != "off") {
-    sharpness_ = std::make_unique<CoupledSharpness>(options.wsam, inner_, device, &model_);
+    sharpness_ = std::make_unique<CoupledSharpness>(options.wsam, inner_, &model_);
   }
   session_->Agree([this] { conditions_.CheckReplicas(); });
   books_.OpenFiles(!resumed_.empty() && resumed_[0] != options_.resume);
@@ -288,14 +286,14 @@ Summary ChannelRun::Report() {
   s.dropped_microbatches = static_cast<int64_t>(dropped);
   s.bytes_held =
       static_cast<uint64_t>(session_->LargestOfAll(static_cast<double>(info.bytes_held)));
-  Judge(options_, task_, session_, {device_, pass_.get()}, Evaluate(), model_.Collect(), &s);
+  Judge(options_, task_, session_, pass_.get(), Evaluate(), model_.Collect(), &s);
   return s;
 }
 
 }  // namespace
 
-void TrainByChannel(const Options& options, const Task& task, Device* device, Session* session) {
-  ChannelRun run(options, task, device, session);
+void TrainByChannel(const Options& options, const Task& task, Session* session) {
+  ChannelRun run(options, task, session);
   run.Execute();
 }
 

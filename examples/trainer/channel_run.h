@@ -9,6 +9,6 @@
 namespace trainer {
 
 // Trains and writes the results as the options say. Collective. Throws Error.
-void TrainByChannel(const Options& options, const Task& task, Device* device, Session* session);
+void TrainByChannel(const Options& options, const Task& task, Session* session);
 
 }  // namespace trainer

@@ -27,7 +27,7 @@ Validation Validate(const Task& task, Session* session, Pass* pass,
   return {.loss = sums[0] / sums[2], .accuracy = sums[1] / sums[2]};
 }
 
-void Judge(const Options& options, const Task& task, Session* session, const Computing& on,
+void Judge(const Options& options, const Task& task, Session* session, Pass* pass,
            const Validation& validation, const std::vector<std::vector<float>>& layers,
            Summary* summary) {
   summary->params = task.parameters();
@@ -36,7 +36,7 @@ void Judge(const Options& options, const Task& task, Session* session, const Com
   summary->unigram_entropy = task.Entropy();
   const auto sum = [session](double* values, int count) { session->SumOverAll(values, count); };
   summary->sharpness = LossRises(options.sharpness_rho, task,
-                                 {session->rank_left(), session->ranks_left(), sum}, on, layers);
+                                 {session->rank_left(), session->ranks_left(), sum}, pass, layers);
   if (session->rank_left() == 0) {
     summary->sample = task.Sample(layers);
   }

@@ -26,9 +26,9 @@ Validation Validate(const Task& task, Session* session, Pass* pass,
                     const std::function<void(Pass*)>& forward);
 
 // Fills in the part of a summary that is about the model: its size, `validation`, the sharpness of
-// its minimum, and a sample of its text. `layers` has all layers of the model, on every rank, in
-// host memory. Collective.
-void Judge(const Options& options, const Task& task, Session* session, const Computing& on,
+// its minimum, and a sample of its text. `layers` has all layers of the model, on every rank.
+// Collective.
+void Judge(const Options& options, const Task& task, Session* session, Pass* pass,
            const Validation& validation, const std::vector<std::vector<float>>& layers,
            Summary* summary);
 

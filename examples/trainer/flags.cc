@@ -91,19 +91,6 @@ CLI::Validator Suffix() {
       "", "suffix");
 }
 
-CLI::Validator DeviceName() {
-  return CLI::Validator(
-      [](std::string& text) -> std::string {
-        const std::string number = text.rfind("cuda:", 0) == 0 ? text.substr(5) : "";
-        const bool digits = !number.empty() && number.size() < 4 &&
-                            number.find_first_not_of("0123456789") == std::string::npos;
-        return text == "cpu" || text == "cuda" || digits
-                   ? ""
-                   : "'" + text + "' is not cpu, cuda or cuda:N";
-      },
-      "{cpu,cuda,cuda:N}");
-}
-
 std::vector<std::string> WithDashes(std::vector<std::string> words) {
   for (auto& word : words) {
     if (word.rfind("--", 0) == 0) {
@@ -170,12 +157,6 @@ CLI::App* AddRun(CLI::App* app, Options* o) {
                    "type of parameters and gradients; with bf16, the master parameters are f32")
       ->capture_default_str()
       ->check(CLI::IsMember({"f32", "bf16"}));
-  group
-      ->add_option("--device", o->device,
-                   "device that computes. cuda: the ranks of a host are distributed over its GPUs; "
-                   "cuda:N: all ranks use GPU N")
-      ->capture_default_str()
-      ->check(DeviceName());
   return group;
 }
 

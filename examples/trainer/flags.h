@@ -57,7 +57,6 @@ struct Options {
   int batch_size = 8;
   int64_t gradient_accumulation_steps = 1;
   std::string precision = "f32";  // "f32", "bf16"
-  std::string device = "cpu";     // "cpu", "cuda", "cuda:N"
   int shard_prefetch = 1;
   GivenOptions edit, channel;
   InnerOptions inner;

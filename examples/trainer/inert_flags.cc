@@ -34,10 +34,6 @@ constexpr InertFlag kInertFlags[] = {
        return e.wire_format == ENTRAIN_WIRE_F32;
      },
      "with --wire-format f32, to which nothing is rounded; set --wire-format, or leave it out"},
-    {"--cpu-offload", [](const Options& o, const auto&) { return o.device == "cpu"; },
-     "with --device cpu, whose memory is the host's; set --device cuda, or leave it out"},
-    {"--int8-mask", [](const Options&, const auto&) { return true; },
-     "here; it is accepted for command lines of the published code. Leave it out"},
 };
 
 // Returns true if the user has given the flag.

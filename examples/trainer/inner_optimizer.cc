@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "examples/trainer/kernels.h"
+
 namespace trainer {
 
 double LearningRate(const InnerOptions& options, double step, double steps) {
@@ -18,11 +20,10 @@ double LearningRate(const InnerOptions& options, double step, double steps) {
   return least + (options.lr - least) * 0.5 * (1.0 + std::cos(3.141592653589793 * done));
 }
 
-InnerOptimizer::InnerOptimizer(const InnerOptions& options, Device* device, int64_t count)
-    : grad_clip_(options.grad_clip), device_(device) {
+InnerOptimizer::InnerOptimizer(const InnerOptions& options, int64_t count)
+    : grad_clip_(options.grad_clip) {
   entrain_optim_config_t config;
   entrain_optim_config_init(&config);
-  SetPlace(*device, &config);
   config.weight_decay = options.weight_decay;
   if (options.optimizer == "adamw") {
     config.kind = ENTRAIN_OPTIM_ADAMW;
@@ -52,17 +53,18 @@ InnerOptimizer::InnerOptimizer(const InnerOptions& options, Device* device, int6
   int32_t arrays = 0;
   Check(entrain_optim_state_arrays(optim, &arrays));
   for (int32_t array = 0; array < arrays; ++array) {
-    state_.emplace_back(device, count);
+    state_.emplace_back(static_cast<size_t>(count));
   }
 }
 
-void InnerOptimizer::Step(int64_t step, double lr, double norm, Array<float>* params,
-                          Array<float>* grads) {
+void InnerOptimizer::Step(int64_t step, double lr, double norm, std::vector<float>* params,
+                          std::vector<float>* grads) {
   if (grad_clip_ > 0.0 && norm > grad_clip_) {
-    device_->Scale(grads->data(), static_cast<float>(grad_clip_ / norm), grads->size());
+    Scale(grads->data(), static_cast<float>(grad_clip_ / norm),
+          static_cast<int64_t>(grads->size()));
   }
   Check(entrain_optim_step(optim_.get(), params->data(), grads->data(), StatePointers().data(),
-                           static_cast<size_t>(params->size()), ENTRAIN_F32, step, lr));
+                           params->size(), ENTRAIN_F32, step, lr));
 }
 
 std::vector<void*> InnerOptimizer::StatePointers() {

@@ -16,16 +16,16 @@ double LearningRate(const InnerOptions& options, double step, double steps);
 
 class InnerOptimizer {
  public:
-  // The arrays of the optimizer and of its steps are on the device. `count` is the number of
-  // elements of the shard.
-  InnerOptimizer(const InnerOptions& options, Device* device, int64_t count);
+  // `count` is the number of elements of the shard.
+  InnerOptimizer(const InnerOptions& options, int64_t count);
 
   // Makes one step over the whole shard. `norm` is the replica's gradient norm. If `norm` is above
   // the limit, the step scales the gradients down. `step` counts from 1.
-  void Step(int64_t step, double lr, double norm, Array<float>* params, Array<float>* grads);
+  void Step(int64_t step, double lr, double norm, std::vector<float>* params,
+            std::vector<float>* grads);
 
   // Returns the optimizer's state: arrays as long as the shard.
-  std::vector<Array<float>>& state() { return state_; }
+  std::vector<std::vector<float>>& state() { return state_; }
   std::vector<void*> StatePointers();
   entrain_optim_t* handle() const { return optim_.get(); }
 
@@ -35,9 +35,8 @@ class InnerOptimizer {
 
  private:
   const double grad_clip_;
-  Device* const device_;
   OptimHandle optim_;
-  std::vector<Array<float>> state_;
+  std::vector<std::vector<float>> state_;
   entrain_optim_info_t taken_;  // state at the last TakeAdaptiveShare
 };
 

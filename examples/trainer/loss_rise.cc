@@ -8,20 +8,11 @@ namespace {
 constexpr int kNoRank = -1;  // no run learns from the batches of this rank
 
 using Layers = std::vector<std::vector<float>>;
-using Arrays = std::vector<Array<float>>;  // the arrays on the device
-
-Arrays ArraysLike(const Layers& layers, Device* device) {
-  Arrays arrays;
-  for (const std::vector<float>& layer : layers) {
-    arrays.emplace_back(device, static_cast<int64_t>(layer.size()));
-  }
-  return arrays;
-}
 
 // Returns the mean loss over the batches. If `grads` is not null, adds this rank's share of the
 // gradient to it.
-double MeanLoss(const Task& task, const Sharing& sharing, Pass* pass, const Arrays& layers,
-                Arrays* grads) {
+double MeanLoss(const Task& task, const Sharing& sharing, Pass* pass, const Layers& layers,
+                Layers* grads) {
   const int64_t batches = task.validation_batches();
   double loss = 0.0;
   Batch batch;
@@ -59,31 +50,26 @@ double SumAll(const Sharing& sharing, Layers* grads) {
 }  // namespace
 
 std::vector<double> LossRises(const std::vector<double>& rhos, const Task& task,
-                              const Sharing& sharing, const Computing& on, const Layers& layers) {
+                              const Sharing& sharing, Pass* pass, const Layers& layers) {
   std::vector<double> rises;
   if (rhos.empty()) {
     return rises;
   }
-  Arrays at = ArraysLike(layers, on.device), shares = ArraysLike(layers, on.device);
-  Layers grads = layers;
-  for (size_t l = 0; l < layers.size(); ++l) {
-    at[l].Upload(layers[l].data());
+  Layers grads;
+  for (const std::vector<float>& layer : layers) {
+    grads.emplace_back(layer.size());
   }
-  const double here = MeanLoss(task, sharing, on.pass, at, &shares);
-  for (size_t l = 0; l < layers.size(); ++l) {
-    shares[l].Download(grads[l].data());
-  }
+  const double here = MeanLoss(task, sharing, pass, layers, &grads);
   const double norm = SumAll(sharing, &grads);
   for (const double rho : rhos) {
     const double way = norm > 0.0 ? rho / norm : 0.0;
+    Layers moved = layers;
     for (size_t l = 0; l < layers.size(); ++l) {
-      std::vector<float> moved = layers[l];
-      for (size_t i = 0; i < moved.size(); ++i) {
-        moved[i] += static_cast<float>(way * static_cast<double>(grads[l][i]));
+      for (size_t i = 0; i < moved[l].size(); ++i) {
+        moved[l][i] += static_cast<float>(way * static_cast<double>(grads[l][i]));
       }
-      at[l].Upload(moved.data());
     }
-    rises.push_back(MeanLoss(task, sharing, on.pass, at, nullptr) - here);
+    rises.push_back(MeanLoss(task, sharing, pass, moved, nullptr) - here);
   }
   return rises;
 }

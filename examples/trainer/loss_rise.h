@@ -16,19 +16,12 @@ struct Sharing {
   std::function<void(double* values, int count)> sum;
 };
 
-// The device and the pass that compute.
-struct Computing {
-  Device* device = nullptr;
-  Pass* pass = nullptr;
-};
-
 // Returns L(w + rho g / |g|) - L(w) for each rho. w is the vector of all `layers`. L is the mean
 // loss over training batches, and g its gradient. The number of these batches is that of the
 // validation batches. All runs with the same seed use the same batches. The results are equal on
-// every rank. `layers` are in host memory. The function needs memory for one more model on the
-// host, and for two on the device. Collective.
+// every rank. The function needs memory for two more models. Collective.
 std::vector<double> LossRises(const std::vector<double>& rhos, const Task& task,
-                              const Sharing& sharing, const Computing& on,
+                              const Sharing& sharing, Pass* pass,
                               const std::vector<std::vector<float>>& layers);
 
 }  // namespace trainer

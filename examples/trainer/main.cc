@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "examples/trainer/device.h"
 #include "examples/trainer/error.h"
 #include "examples/trainer/flags.h"
 #include "examples/trainer/session.h"
@@ -35,10 +34,7 @@ void Work(const trainer::Options& options) {
   session.MakeMesh();
   std::unique_ptr<trainer::Task> task;
   session.Agree([&] { task = trainer::MakeTask(options); });
-  std::unique_ptr<trainer::Device> device;
-  session.Agree(
-      [&] { device = trainer::OpenDevice(options.device, trainer::LauncherLocalRank()); });
-  trainer::Train(options, *task, device.get(), &session);
+  trainer::Train(options, *task, &session);
   session.NoteEnd();
 }
 

@@ -11,8 +11,7 @@
 
 namespace trainer {
 
-Method::Method(const Options& options, const Task& task, Session* session, entrain_shard_t* shard)
-    : on_gpu_(options.device != "cpu") {
+Method::Method(const Options& options, const Task& task, Session* session, entrain_shard_t* shard) {
   if (PresetOf(options.method).engine == Engine::kEveryStep) {
     Check(entrain_shard_set_gradients(shard, ENTRAIN_GRADIENTS_GLOBAL));
     return;
@@ -101,17 +100,7 @@ bool Method::Finish(int layers) {
   RequestExchange();
   BeginForward(true, true);
   WaitAll(layers);
-  AwaitExchange();
   return true;
-}
-
-// entrain_edit_layer_report blocks until the device has finished the exchange. Its error is
-// ignored, because it also fails if there was no exchange yet, or if an exchange is still under
-// way. If an exchange has failed, the next call of EDiT returns the error.
-void Method::AwaitExchange() const {
-  if (edit_ != nullptr && on_gpu_) {
-    (void)entrain_edit_layer_report(edit_.get(), 0, nullptr, nullptr, nullptr);
-  }
 }
 
 void Method::AddState(const char* name, float* data, size_t count) {
@@ -196,7 +185,6 @@ std::vector<int> Method::Lost() const {
 }
 
 uint64_t Method::anchor_checksum() const {
-  AwaitExchange();
   return edit_ ? Info().anchor_checksum : 0;
 }
 

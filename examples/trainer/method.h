@@ -94,8 +94,7 @@ class Method {
   // Returns the numbers of the replicas that were lost, in the order of the losses.
   std::vector<int> Lost() const;
 
-  // Returns the checksum of this rank's anchors after the last exchange; 0: none. On a GPU an
-  // exchange continues after WaitLayer and WaitAll, so this function waits for the exchange.
+  // Returns the checksum of this rank's anchors after the last exchange; 0: none.
   uint64_t anchor_checksum() const;
   // Return the number of exchanges, and the number of rejected layers of this replica.
   int64_t syncs() const { return edit_ ? Info().syncs : 0; }
@@ -110,10 +109,8 @@ class Method {
   void NoteInfo();
   entrain_edit_info_t Info() const;
   std::optional<entrain_edit_replica_t> Said(int replica) const;
-  void AwaitExchange() const;
 
   EditHandle edit_;  // null: ddp
-  const bool on_gpu_;
   bool by_time_ = false, closes_early_ = false, late_ = false, goes_on_after_losses_ = false;
   int64_t interval_steps_ = 0;  // H
   int64_t warmup_steps_ = 0;

@@ -12,9 +12,8 @@ struct Batch {
 };
 
 // Usage: SetBatch; then Forward of all layers upwards; then, for training, Backward of all layers
-// downwards. Parameters and gradients are in the memory in which the pass computes (device.h). The
-// caller provides the parameters of one layer at a time, and may remove them between calls, because
-// a pass keeps activations only. Not thread safe; deterministic.
+// downwards. The caller provides the parameters of one layer at a time, and may remove
+// them between calls, because a pass keeps activations only. Not thread safe; deterministic.
 class Pass {
  public:
   virtual ~Pass() = default;
@@ -28,8 +27,7 @@ class Pass {
 
   // loss() returns the mean -log p(target) in nats. It is valid after Forward of the last layer,
   // until the next Forward of that layer. hits() returns the number of targets that got the highest
-  // probability. It is valid until Backward. On a GPU these two functions wait, and no other
-  // function does.
+  // probability. It is valid until Backward.
   virtual double loss() const = 0;
   virtual int64_t hits() const = 0;
 };

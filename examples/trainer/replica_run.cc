@@ -17,6 +17,7 @@
 #include "examples/trainer/conditions.h"
 #include "examples/trainer/evaluate.h"
 #include "examples/trainer/inner_optimizer.h"
+#include "examples/trainer/kernels.h"
 #include "examples/trainer/method.h"
 #include "examples/trainer/pass.h"
 #include "examples/trainer/sharded_model.h"
@@ -28,7 +29,7 @@ namespace {
 
 class ReplicaRun {
  public:
-  ReplicaRun(const Options& options, const Task& task, Device* device, Session* session);
+  ReplicaRun(const Options& options, const Task& task, Session* session);
   void Execute();
 
  private:
@@ -62,7 +63,6 @@ class ReplicaRun {
   Session* const session_;
   const int64_t steps_;
   const Conditions conditions_;
-  Device* const device_;
   ShardedModel model_;
   Method method_;
   InnerOptimizer inner_;
@@ -83,17 +83,16 @@ class ReplicaRun {
   std::optional<StepRecord> last_;  // of the last step, to which an evaluation belongs
 };
 
-ReplicaRun::ReplicaRun(const Options& options, const Task& task, Device* device, Session* session)
+ReplicaRun::ReplicaRun(const Options& options, const Task& task, Session* session)
     : options_(options),
       task_(task),
       session_(session),
       steps_(options.total_steps(session->ranks())),
       conditions_(options.conditions, options.seed, session->replicas()),
-      device_(device),
-      model_(session->mesh(), task, device, options.precision == "bf16", options.shard_prefetch),
+      model_(session->mesh(), task, options.precision == "bf16", options.shard_prefetch),
       method_(options, task, session, model_.handle()),
-      inner_(options.inner, device, model_.masters().size()),
-      pass_(task.NewPass(device)),
+      inner_(options.inner, static_cast<int64_t>(model_.masters().size())),
+      pass_(task.NewPass()),
       books_(options, task.unit(), session, steps_, [this] { return Meter(); }),
       resumed_(FilesToResume(options, session)) {
   if (options.wsam.form != "off") {
@@ -101,17 +100,16 @@ ReplicaRun::ReplicaRun(const Options& options, const Task& task, Device* device,
     for (int layer = 0; layer < task.layers(); ++layer) {
       sizes.push_back(task.layer_size(layer));
     }
-    sharpness_ = std::make_unique<Sharpness>(options.wsam, options.inner.grad_clip, &inner_, device,
-                                             sizes, model_.masters().size());
+    sharpness_ = std::make_unique<Sharpness>(options.wsam, options.inner.grad_clip, &inner_, sizes,
+                                             static_cast<int64_t>(model_.masters().size()));
     model_.SetSharpness(sharpness_.get());
   }
   session_->Agree([this] { conditions_.CheckReplicas(); });
   books_.OpenFiles(!resumed_.empty() && resumed_[0] != options_.resume);
   int array = 0;
-  for (Array<float>& state : inner_.state()) {
+  for (std::vector<float>& state : inner_.state()) {
     if (options_.method != "ddp") {
-      method_.AddState(("inner/" + std::to_string(array++)).c_str(), state.data(),
-                       static_cast<size_t>(state.size()));
+      method_.AddState(("inner/" + std::to_string(array++)).c_str(), state.data(), state.size());
     }
   }
   if (session_->joins()) {
@@ -269,13 +267,13 @@ void ReplicaRun::SecondGradient(int64_t step) {
 }
 
 void ReplicaRun::Update(StepRecord* record) {
-  Array<float>& grads = model_.gradients();
-  grads.Clear();
+  std::vector<float>& grads = model_.gradients();
+  std::fill(grads.begin(), grads.end(), 0.0f);
   const double loss = MicroBatches(record->step);
 
   // The squared gradient norm and the loss are the only data that leave the rank besides parameters
   // and gradients. The two numbers stay within the replica.
-  double sums[2] = {device_->SumOfSquares(grads.data(), grads.size()), loss};
+  double sums[2] = {SumOfSquares(grads.data(), static_cast<int64_t>(grads.size())), loss};
   {
     const Waiting waiting(&sums_waited_s_);
     session_->SumOverReplica(sums, 2);
@@ -432,14 +430,14 @@ Summary ReplicaRun::Report() {
     session_->CheckSameInReplicas(own, "anchors");
     s.anchor_checksum = session_->CombineOverReplica(own);
   }
-  Judge(options_, task_, session_, {device_, pass_.get()}, validation, model_.Collect(), &s);
+  Judge(options_, task_, session_, pass_.get(), validation, model_.Collect(), &s);
   return s;
 }
 
 }  // namespace
 
-void TrainReplicas(const Options& options, const Task& task, Device* device, Session* session) {
-  ReplicaRun run(options, task, device, session);
+void TrainReplicas(const Options& options, const Task& task, Session* session) {
+  ReplicaRun run(options, task, session);
   run.Execute();
 }
 

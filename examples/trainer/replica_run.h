@@ -8,6 +8,6 @@
 namespace trainer {
 
 // Trains and writes the results as the options say. Collective. Throws Error.
-void TrainReplicas(const Options& options, const Task& task, Device* device, Session* session);
+void TrainReplicas(const Options& options, const Task& task, Session* session);
 
 }  // namespace trainer

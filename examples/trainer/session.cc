@@ -22,8 +22,6 @@ constexpr int64_t kJoinNs = 30'000'000'000;
 // The variables of torchrun and entrain-run, Open MPI, MPICH, and Slurm.
 using Variables = std::array<const char*, 4>;
 constexpr Variables kRankVariables = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"};
-constexpr Variables kLocalRankVariables = {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
-                                           "MPI_LOCALRANKID", "SLURM_LOCALID"};
 
 // Returns the value of the first variable that is set; 0 if no variable is set.
 int FirstOf(const Variables& variables) {
@@ -50,10 +48,6 @@ void AllReduce(entrain_comm_t* comm, void* values, int count, entrain_dtype_t dt
 
 int LauncherRank() {
   return FirstOf(kRankVariables);
-}
-
-int LauncherLocalRank() {
-  return FirstOf(kLocalRankVariables);
 }
 
 Session::Session(bool admit, int shard_size, bool saves) : shard_size_(shard_size) {

@@ -16,8 +16,6 @@ namespace trainer {
 // Returns this process's rank from the launcher's variables, or 0 without a launcher. This number
 // decides which process prints an error before there is a communicator.
 int LauncherRank();
-// Returns this process's number on its host from the launcher's variables, or 0 without a launcher.
-int LauncherLocalRank();
 
 // No rank is left that this rank could join. The process must make a new Session: all ranks meet in
 // the next life of the run.

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 
+#include "examples/trainer/kernels.h"
 #include "examples/trainer/stopwatch.h"
 
 namespace trainer {
 
-ShardedModel::ShardedModel(entrain_mesh_t* mesh, const Task& task, Device* device, bool bf16,
-                           int prefetch)
-    : task_(task), device_(device), bf16_(bf16) {
+ShardedModel::ShardedModel(entrain_mesh_t* mesh, const Task& task, bool bf16, int prefetch)
+    : task_(task), bf16_(bf16) {
   std::vector<size_t> counts;
   for (int layer = 0; layer < task.layers(); ++layer) {
     counts.push_back(static_cast<size_t>(task.layer_size(layer)));
@@ -20,20 +20,19 @@ ShardedModel::ShardedModel(entrain_mesh_t* mesh, const Task& task, Device* devic
   shard_config.prefetch = prefetch;
   shard_config.param_dtype = bf16 ? ENTRAIN_BF16 : ENTRAIN_F32;
   shard_config.grad_dtype = shard_config.param_dtype;
-  SetPlace(*device, &shard_config);
   entrain_shard_t* shard = nullptr;
   Check(entrain_shard_create(mesh, &shard_config, &shard));
   shard_.reset(shard);
 
   size_t slab = 0;
   Check(entrain_shard_slab_count(shard, &slab));
-  masters_ = Array<float>(device, static_cast<int64_t>(slab));
-  gradients_ = Array<float>(device, masters_.size());
+  masters_.resize(slab);
+  gradients_.resize(slab);
   Check(entrain_shard_bind(shard, masters_.data(), gradients_.data(), ENTRAIN_F32));
   if (bf16) {
     const size_t largest = *std::max_element(counts.begin(), counts.end());
-    wide_params_ = Array<float>(device, static_cast<int64_t>(largest));
-    wide_grads_ = Array<float>(device, wide_params_.size());
+    wide_params_.resize(largest);
+    wide_grads_.resize(largest);
   }
   Load();
 }
@@ -63,8 +62,7 @@ const float* ShardedModel::Acquire(int layer) {
   }
   const float* at = static_cast<const float*>(params);
   if (bf16_) {
-    device_->WidenBf16(static_cast<const uint16_t*>(params), wide_params_.data(),
-                       task_.layer_size(layer));
+    WidenBf16(static_cast<const uint16_t*>(params), wide_params_.data(), task_.layer_size(layer));
     at = wide_params_.data();
   }
   return sharpness_ != nullptr ? sharpness_->Move(layer, at) : at;
@@ -99,10 +97,10 @@ void ShardedModel::BackwardLayer(Pass* pass, int layer, float scale) {
   }
   if (bf16_) {
     const int64_t size = task_.layer_size(layer);
-    wide_grads_.Clear();
+    std::fill(wide_grads_.begin(), wide_grads_.end(), 0.0f);
     pass->Backward(layer, params, scale, wide_grads_.data());
     TellSharpness(layer, params, wide_grads_.data());
-    device_->NarrowBf16(wide_grads_.data(), static_cast<uint16_t*>(grads), size);
+    NarrowBf16(wide_grads_.data(), static_cast<uint16_t*>(grads), size);
   } else {
     pass->Backward(layer, params, scale, static_cast<float*>(grads));
     TellSharpness(layer, params, static_cast<float*>(grads));
@@ -127,9 +125,8 @@ std::vector<std::vector<float>> ShardedModel::Collect() {
   std::vector<std::vector<float>> layers;
   BeginPass(ENTRAIN_PASS_FORWARD);
   for (int layer = 0; layer < task_.layers(); ++layer) {
-    layers.emplace_back(static_cast<size_t>(task_.layer_size(layer)));
-    device_->Download(layers.back().data(), Acquire(layer),
-                      task_.layer_size(layer) * int64_t{sizeof(float)});
+    const float* const params = Acquire(layer);
+    layers.emplace_back(params, params + task_.layer_size(layer));
     Release(layer);
   }
   return layers;

@@ -15,9 +15,9 @@ namespace trainer {
 
 class ShardedModel {
  public:
-  // Collective. Starts with the parameters of the seed, which replica 0 broadcasts. All arrays are
-  // on the device. `task` and `device` must outlive the object.
-  ShardedModel(entrain_mesh_t* mesh, const Task& task, Device* device, bool bf16, int prefetch);
+  // Collective. Starts with the parameters of the seed, which replica 0 broadcasts. `task` must
+  // outlive the object.
+  ShardedModel(entrain_mesh_t* mesh, const Task& task, bool bf16, int prefetch);
 
   // Runs all layers of `pass` upwards. Calls `before` before each layer is gathered.
   void Forward(Pass* pass, const std::function<void(int layer)>& before);
@@ -30,13 +30,13 @@ class ShardedModel {
   // object.
   void SetSharpness(Sharpness* sharpness) { sharpness_ = sharpness; }
 
-  // Returns the whole model in host memory, every layer as f32. Collective over the replica.
+  // Returns the whole model, every layer as f32. Collective over the replica.
   std::vector<std::vector<float>> Collect();
 
   // This rank's part: f32 masters, and f32 gradients. Reductions add to the gradients, and no
   // function clears them.
-  Array<float>& masters() { return masters_; }
-  Array<float>& gradients() { return gradients_; }
+  std::vector<float>& masters() { return masters_; }
+  std::vector<float>& gradients() { return gradients_; }
   entrain_shard_t* handle() const { return shard_.get(); }
 
   // Return the time spent waiting in the calls above, and the payload bytes sent by these calls,
@@ -58,11 +58,10 @@ class ShardedModel {
   entrain_shard_stats_t Stats() const;
 
   const Task& task_;
-  Device* const device_;
   const bool bf16_;
   Sharpness* sharpness_ = nullptr;
-  Array<float> masters_, gradients_;       // lent to the shard, which is destroyed first
-  Array<float> wide_params_, wide_grads_;  // bf16 only: one layer in f32
+  std::vector<float> masters_, gradients_;       // lent to the shard, which is destroyed first
+  std::vector<float> wide_params_, wide_grads_;  // bf16 only: one layer in f32
   ShardHandle shard_;
   double waited_s_ = 0.0;
   uint64_t bytes_sent_init_ = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "examples/trainer/kernels.h"
 #include "examples/trainer/stopwatch.h"
 
 namespace trainer {
@@ -27,23 +28,22 @@ OptimHandle Create(const WsamOptions& options, double max_norm, const InnerOptim
 }  // namespace
 
 Sharpness::Sharpness(const WsamOptions& options, double max_norm, InnerOptimizer* base,
-                     Device* device, const std::vector<int64_t>& layer_sizes, int64_t part)
+                     const std::vector<int64_t>& layer_sizes, int64_t part)
     : local_(options.perturbation == "local"),
       max_norm_(max_norm),
       base_(base),
-      device_(device),
       wsam_(Create(options, max_norm, *base)),
-      first_(device, part) {
+      first_(static_cast<size_t>(part)) {
   if (!local_) {
-    saved_ = Array<float>(device, part);
+    saved_.resize(first_.size());
     return;
   }
   for (const int64_t size : layer_sizes) {
-    own_.emplace_back(device, size);
+    own_.emplace_back(static_cast<size_t>(size));
   }
   own_sums_.resize(own_.size());
-  moved_ = Array<float>(device, *std::max_element(layer_sizes.begin(), layer_sizes.end()));
-  unmoved_ = Array<float>(device, moved_.size());
+  moved_.resize(static_cast<size_t>(*std::max_element(layer_sizes.begin(), layer_sizes.end())));
+  unmoved_.resize(moved_.size());
 }
 
 void Sharpness::Sum(Session* session, double* values, int count) {
@@ -55,27 +55,27 @@ void Sharpness::AddOwn(int layer, const float* params, const float* grads) {
   if (!local_ || second_) {
     return;
   }
-  Array<float>& own = own_[static_cast<size_t>(layer)];
-  device_->Add(own.data(), grads, own.size());
+  std::vector<float>& own = own_[static_cast<size_t>(layer)];
+  trainer::Add(own.data(), grads, static_cast<int64_t>(own.size()));
   // Computed anew after each micro-batch, because `own` is the sum of all micro-batches so far.
-  Check(entrain_wsam_ascent_sum(wsam_.get(), params, own.data(), static_cast<size_t>(own.size()),
-                                ENTRAIN_F32, &own_sums_[static_cast<size_t>(layer)]));
+  Check(entrain_wsam_ascent_sum(wsam_.get(), params, own.data(), own.size(), ENTRAIN_F32,
+                                &own_sums_[static_cast<size_t>(layer)]));
 }
 
 const float* Sharpness::Move(int layer, const float* params) {
   if (!local_ || !second_) {
     return params;
   }
-  const Array<float>& own = own_[static_cast<size_t>(layer)];
-  device_->Copy(moved_.data(), params, own.bytes());
-  Check(entrain_wsam_ascend(wsam_.get(), moved_.data(), unmoved_.data(), own.data(),
-                            static_cast<size_t>(own.size()), ENTRAIN_F32, own_sum_));
+  const std::vector<float>& own = own_[static_cast<size_t>(layer)];
+  std::copy_n(params, own.size(), moved_.data());
+  Check(entrain_wsam_ascend(wsam_.get(), moved_.data(), unmoved_.data(), own.data(), own.size(),
+                            ENTRAIN_F32, own_sum_));
   return moved_.data();
 }
 
-void Sharpness::Ascend(Session* session, Array<float>* masters, Array<float>* grads) {
-  device_->Copy(first_.data(), grads->data(), first_.bytes());
-  grads->Clear();
+void Sharpness::Ascend(Session* session, std::vector<float>* masters, std::vector<float>* grads) {
+  first_ = *grads;
+  std::fill(grads->begin(), grads->end(), 0.0f);
   second_ = true;
   if (local_) {
     own_sum_ = 0.0;
@@ -84,7 +84,7 @@ void Sharpness::Ascend(Session* session, Array<float>* masters, Array<float>* gr
     }
     return;
   }
-  const auto count = static_cast<size_t>(first_.size());
+  const size_t count = first_.size();
   double sum = 0.0;
   Check(entrain_wsam_ascent_sum(wsam_.get(), masters->data(), first_.data(), count, ENTRAIN_F32,
                                 &sum));
@@ -93,18 +93,18 @@ void Sharpness::Ascend(Session* session, Array<float>* masters, Array<float>* gr
                             ENTRAIN_F32, sum));
 }
 
-void Sharpness::Step(int64_t step, double lr, Session* session, Array<float>* masters,
-                     const Array<float>& grads) {
-  const auto count = static_cast<size_t>(grads.size());
+void Sharpness::Step(int64_t step, double lr, Session* session, std::vector<float>* masters,
+                     const std::vector<float>& grads) {
+  const size_t count = grads.size();
   second_ = false;
-  for (Array<float>& own : own_) {
-    own.Clear();
+  for (std::vector<float>& own : own_) {
+    std::fill(own.begin(), own.end(), 0.0f);
   }
   if (!local_) {
     Check(entrain_wsam_return(wsam_.get(), masters->data(), saved_.data(), count, ENTRAIN_F32));
   }
-  double sums[2] = {device_->SumOfSquares(first_.data(), grads.size()),
-                    device_->SumOfSquares(grads.data(), grads.size())};
+  const auto length = static_cast<int64_t>(count);
+  double sums[2] = {SumOfSquares(first_.data(), length), SumOfSquares(grads.data(), length)};
   if (max_norm_ > 0.0) {
     Sum(session, sums, 2);
   }
@@ -113,24 +113,23 @@ void Sharpness::Step(int64_t step, double lr, Session* session, Array<float>* ma
 }
 
 CoupledSharpness::CoupledSharpness(const WsamOptions& options, const InnerOptimizer& base,
-                                   Device* device, WholeModel* model)
-    : device_(device),
-      model_(model),
+                                   WholeModel* model)
+    : model_(model),
       wsam_(Create(options, 0.0, base)),
-      first_(device, model->offset(model->layers())) {
+      first_(static_cast<size_t>(model->offset(model->layers()))) {
   int64_t largest = 0;
   for (int layer = 0; layer < model->layers(); ++layer) {
     largest = std::max(largest, model->size(layer));
   }
-  for (Array<float>* const array : {&second_, &moved_, &unmoved_}) {
-    *array = Array<float>(device, largest);
+  for (std::vector<float>* const array : {&second_, &moved_, &unmoved_}) {
+    array->resize(static_cast<size_t>(largest));
   }
 }
 
 double CoupledSharpness::Add(Pass* pass, float* sums) {
   const auto g = [this](int layer) { return first_.data() + model_->offset(layer); };
   const auto count = [this](int layer) { return static_cast<size_t>(model_->size(layer)); };
-  first_.Clear();
+  std::fill(first_.begin(), first_.end(), 0.0f);
   model_->Forward(pass);
   double sum = 0.0;
   model_->Backward(pass, g, nullptr, [&](int layer, const float* params) {
@@ -140,20 +139,20 @@ double CoupledSharpness::Add(Pass* pass, float* sums) {
   });
   const double loss = pass->loss();
   const WholeModel::Moved move = [&](int layer, const float* params) {
-    device_->Copy(moved_.data(), params, model_->size(layer) * int64_t{sizeof(float)});
+    std::copy_n(params, model_->size(layer), moved_.data());
     Check(entrain_wsam_ascend(wsam_.get(), moved_.data(), unmoved_.data(), g(layer), count(layer),
                               ENTRAIN_F32, sum));
     return moved_.data();
   };
   model_->Forward(pass, move);
   const auto zeros = [&](int layer) {
-    device_->Clear(second_.data(), model_->size(layer) * int64_t{sizeof(float)});
+    std::fill_n(second_.data(), model_->size(layer), 0.0f);
     return second_.data();
   };
   model_->Backward(pass, zeros, move, [&](int layer, const float*) {
     Check(entrain_wsam_combine(wsam_.get(), g(layer), second_.data(), second_.data(), count(layer),
                                ENTRAIN_F32));
-    device_->Add(sums + model_->offset(layer), second_.data(), model_->size(layer));
+    trainer::Add(sums + model_->offset(layer), second_.data(), model_->size(layer));
   });
   return loss;
 }

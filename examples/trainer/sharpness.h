@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "examples/trainer/api.h"
-#include "examples/trainer/device.h"
 #include "examples/trainer/flags.h"
 #include "examples/trainer/inner_optimizer.h"
 #include "examples/trainer/pass.h"
@@ -22,10 +21,9 @@ namespace trainer {
 // rank's part of the masters.
 class Sharpness {
  public:
-  // Wraps the steps of `base`. All arrays are on `device`. `base` and `device` must outlive the
-  // object. Clips gradients to `max_norm` (0: does not clip). `part` is the number of elements of
+  // Wraps the steps of `base`, which must outlive the object. Clips gradients to `max_norm` (0: does not clip). `part` is the number of elements of
   // the rank's part.
-  Sharpness(const WsamOptions& options, double max_norm, InnerOptimizer* base, Device* device,
+  Sharpness(const WsamOptions& options, double max_norm, InnerOptimizer* base,
             const std::vector<int64_t>& layer_sizes, int64_t part);
 
   // If local, must be called for each layer of each backward pass of the first gradient. `grads` is
@@ -37,10 +35,10 @@ class Sharpness {
 
   // Must be called between the two gradients. Keeps the first gradient, sets *grads to zero, and
   // moves to w + e.
-  void Ascend(Session* session, Array<float>* masters, Array<float>* grads);
+  void Ascend(Session* session, std::vector<float>* masters, std::vector<float>* grads);
   // Must be called after the second gradient. Returns to w and makes the step.
-  void Step(int64_t step, double lr, Session* session, Array<float>* masters,
-            const Array<float>& grads);
+  void Step(int64_t step, double lr, Session* session, std::vector<float>* masters,
+            const std::vector<float>& grads);
 
   // Returns the time spent waiting for sums over the replica.
   double waited_s() const { return waited_s_; }
@@ -51,14 +49,13 @@ class Sharpness {
   const bool local_;
   const double max_norm_;
   InnerOptimizer* const base_;
-  Device* const device_;
   OptimHandle wsam_;
-  bool second_ = false;            // true between Ascend and Step
-  Array<float> first_, saved_;     // the rank's part: the first gradient; global only: w
-  std::vector<Array<float>> own_;  // local: this rank's first gradient, by layer
-  std::vector<double> own_sums_;   // by layer, for the norm of own_
+  bool second_ = false;                  // true between Ascend and Step
+  std::vector<float> first_, saved_;     // the rank's part: the first gradient; global only: w
+  std::vector<std::vector<float>> own_;  // local: this rank's first gradient, by layer
+  std::vector<double> own_sums_;         // by layer, for the norm of own_
   double own_sum_ = 0.0;
-  Array<float> moved_, unmoved_;  // local: one layer at w + e, and the layer before that
+  std::vector<float> moved_, unmoved_;  // local: one layer at w + e, and the layer before that
   double waited_s_ = 0.0;
 };
 
@@ -66,9 +63,8 @@ class Sharpness {
 // clips the sum of the gradients that Add makes, and its optimizer steps with this sum.
 class CoupledSharpness {
  public:
-  // `base`, `device` and `model` must outlive the object.
-  CoupledSharpness(const WsamOptions& options, const InnerOptimizer& base, Device* device,
-                   WholeModel* model);
+  // `base` and `model` must outlive the object.
+  CoupledSharpness(const WsamOptions& options, const InnerOptimizer& base, WholeModel* model);
 
   // Adds alpha g2 + (1 - alpha) g to `sums`, for the batch in `pass` and the whole model. g is the
   // gradient at the model's parameters, g2 the gradient at w + e. Returns the loss of the first
@@ -76,11 +72,10 @@ class CoupledSharpness {
   double Add(Pass* pass, float* sums);
 
  private:
-  Device* const device_;
   WholeModel* const model_;
   OptimHandle wsam_;
-  Array<float> first_;                     // g, of the whole model
-  Array<float> second_, moved_, unmoved_;  // one layer: g2; w + e; w
+  std::vector<float> first_;                     // g, of the whole model
+  std::vector<float> second_, moved_, unmoved_;  // one layer: g2; w + e; w
 };
 
 }  // namespace trainer

@@ -20,8 +20,8 @@ class TextTask final : public Task {
   void InitialiseLayer(int layer, float* params) const override {
     trainer::InitialiseLayer(options_.model, layer, options_.seed, params);
   }
-  std::unique_ptr<Pass> NewPass(Device* device) const override {
-    return device->NewPass(options_.model, options_.batch_size);
+  std::unique_ptr<Pass> NewPass() const override {
+    return std::make_unique<LanguagePass>(options_.model, options_.batch_size);
   }
 
   void DrawTraining(int rank, int64_t draw, Batch* batch) const override {
@@ -58,8 +58,8 @@ class DigitsTask final : public Task {
   void InitialiseLayer(int layer, float* params) const override {
     trainer::InitialiseLayer(config_, layer, options_.seed, params);
   }
-  std::unique_ptr<Pass> NewPass(Device* device) const override {
-    return device->NewPass(config_, options_.batch_size);
+  std::unique_ptr<Pass> NewPass() const override {
+    return std::make_unique<MlpPass>(config_, options_.batch_size);
   }
 
   void DrawTraining(int rank, int64_t draw, Batch* batch) const override {

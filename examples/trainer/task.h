@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "examples/trainer/device.h"
 #include "examples/trainer/flags.h"
 #include "examples/trainer/pass.h"
 
@@ -27,7 +26,7 @@ class Task {
   // --seed only.
   virtual void InitialiseLayer(int layer, float* params) const = 0;
   // Makes a pass for batches of this task.
-  virtual std::unique_ptr<Pass> NewPass(Device* device) const = 0;
+  virtual std::unique_ptr<Pass> NewPass() const = 0;
 
   // Makes batch `draw` of `rank`, with --batch-size examples. It is a function of (rank, draw) and
   // --seed only.

@@ -5,11 +5,11 @@
 
 namespace trainer {
 
-void Train(const Options& options, const Task& task, Device* device, Session* session) {
+void Train(const Options& options, const Task& task, Session* session) {
   if (options.by_channel()) {
-    TrainByChannel(options, task, device, session);
+    TrainByChannel(options, task, session);
   } else {
-    TrainReplicas(options, task, device, session);
+    TrainReplicas(options, task, session);
   }
 }
 

@@ -8,6 +8,6 @@
 namespace trainer {
 
 // Trains and writes the results as the options say. Collective. Throws Error.
-void Train(const Options& options, const Task& task, Device* device, Session* session);
+void Train(const Options& options, const Task& task, Session* session);
 
 }  // namespace trainer

@@ -2,24 +2,22 @@
 
 #include <algorithm>
 
+#include "examples/trainer/kernels.h"
+
 namespace trainer {
 
-WholeModel::WholeModel(const Task& task, Device* device, bool bf16)
-    : device_(device), bf16_(bf16), offsets_(1, 0) {
+WholeModel::WholeModel(const Task& task, bool bf16) : bf16_(bf16), offsets_(1, 0) {
   int64_t largest = 0;
   for (int layer = 0; layer < task.layers(); ++layer) {
     largest = std::max(largest, task.layer_size(layer));
     offsets_.push_back(offsets_.back() + task.layer_size(layer));
   }
-  narrow_ = Array<uint16_t>(device, bf16 ? offsets_.back() : 0);
-  wide_ = Array<float>(device, bf16 ? largest : offsets_.back());
-  std::vector<float> start(static_cast<size_t>(largest));
+  narrow_.resize(static_cast<size_t>(bf16 ? offsets_.back() : 0));
+  wide_.resize(static_cast<size_t>(bf16 ? largest : offsets_.back()));
   for (int layer = 0; layer < layers(); ++layer) {
-    task.InitialiseLayer(layer, start.data());
-    device->Upload(wide_.data() + (bf16 ? 0 : offset(layer)), start.data(),
-                   size(layer) * int64_t{sizeof(float)});
+    task.InitialiseLayer(layer, wide_.data() + (bf16 ? 0 : offset(layer)));
     if (bf16) {
-      device->NarrowBf16(wide_.data(), narrow_.data() + offset(layer), size(layer));
+      NarrowBf16(wide_.data(), narrow_.data() + offset(layer), size(layer));
     }
   }
 }
@@ -28,7 +26,7 @@ const float* WholeModel::Layer(int layer) {
   if (!bf16_) {
     return wide_.data() + offset(layer);
   }
-  device_->WidenBf16(narrow_.data() + offset(layer), wide_.data(), size(layer));
+  WidenBf16(narrow_.data() + offset(layer), wide_.data(), size(layer));
   return wide_.data();
 }
 
@@ -53,8 +51,8 @@ void WholeModel::Backward(Pass* pass, const std::function<float*(int layer)>& pl
 std::vector<std::vector<float>> WholeModel::Collect() {
   std::vector<std::vector<float>> all;
   for (int layer = 0; layer < layers(); ++layer) {
-    all.emplace_back(static_cast<size_t>(size(layer)));
-    device_->Download(all.back().data(), Layer(layer), size(layer) * int64_t{sizeof(float)});
+    const float* const params = Layer(layer);
+    all.emplace_back(params, params + size(layer));
   }
   return all;
 }

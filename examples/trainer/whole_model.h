@@ -6,15 +6,14 @@
 #include <functional>
 #include <vector>
 
-#include "examples/trainer/device.h"
 #include "examples/trainer/task.h"
 
 namespace trainer {
 
 class WholeModel {
  public:
-  // Fills in the starting parameters, on the device. In bf16 they are rounded.
-  WholeModel(const Task& task, Device* device, bool bf16);
+  // Fills in the starting parameters. In bf16 they are rounded.
+  WholeModel(const Task& task, bool bf16);
 
   int layers() const { return static_cast<int>(offsets_.size()) - 1; }
   int64_t size(int layer) const { return offset(layer + 1) - offset(layer); }
@@ -39,15 +38,14 @@ class WholeModel {
   void Backward(Pass* pass, const std::function<float*(int layer)>& place,
                 const Moved& moved = nullptr, const Seen& seen = nullptr);
 
-  // Returns every layer as f32, in host memory.
+  // Returns every layer as f32.
   std::vector<std::vector<float>> Collect();
 
  private:
-  Device* const device_;
   const bool bf16_;
   std::vector<int64_t> offsets_;  // starts of the layers, then the total
-  Array<uint16_t> narrow_;        // bf16: the parameters
-  Array<float> wide_;             // f32: the parameters; bf16: one layer
+  std::vector<uint16_t> narrow_;  // bf16: the parameters
+  std::vector<float> wide_;       // f32: the parameters; bf16: one layer
 };
 
 }  // namespace trainer

@@ -42,7 +42,7 @@ class BowlTask final : public Task {
   int layers() const override { return 2; }
   int64_t layer_size(int) const override { return 2; }
   void InitialiseLayer(int, float*) const override {}
-  std::unique_ptr<Pass> NewPass(Device*) const override { return std::make_unique<Bowl>(); }
+  std::unique_ptr<Pass> NewPass() const override { return std::make_unique<Bowl>(); }
   void DrawTraining(int rank, int64_t draw, Batch* batch) const override {
     ++drawn[{rank, draw}];
     batch->inputs = {static_cast<uint8_t>(draw)};
@@ -79,11 +79,9 @@ std::vector<double> Expected(const std::vector<double>& rhos) {
 TEST(LossRises, AreThoseOfAQuadratic) {
   const std::vector<double> rhos = {0.01, 0.5, 3.0};
   const BowlTask task;
-  const auto device = OpenDevice("cpu", 0);
-  const auto pass = task.NewPass(device.get());
+  const auto pass = task.NewPass();
   const auto alone = [](double*, int) {};
-  const std::vector<double> rises =
-      LossRises(rhos, task, {0, 1, alone}, {device.get(), pass.get()}, kPlace);
+  const std::vector<double> rises = LossRises(rhos, task, {0, 1, alone}, pass.get(), kPlace);
   const std::vector<double> expected = Expected(rhos);
   ASSERT_EQ(rises.size(), 3u);
   for (size_t n = 0; n < rhos.size(); ++n) {
@@ -100,10 +98,9 @@ TEST(LossRises, AreThoseOfAQuadratic) {
 
 TEST(LossRises, AreZeroWhereTheGradientIs) {
   const BowlTask task;
-  const auto device = OpenDevice("cpu", 0);
-  const auto pass = task.NewPass(device.get());
+  const auto pass = task.NewPass();
   const auto alone = [](double*, int) {};
-  EXPECT_EQ(LossRises({0.1}, task, {0, 1, alone}, {device.get(), pass.get()}, {{0, 0}, {0, 0}}),
+  EXPECT_EQ(LossRises({0.1}, task, {0, 1, alone}, pass.get(), {{0, 0}, {0, 0}}),
             std::vector<double>{0.0});
 }
 

@@ -31,7 +31,7 @@ std::string Dump(const entrain_edit_config_t& config) {
 const char* const kCommandLines[] = {
     "",
     "--layers 3 --gradient-accumulation-steps 4 --local-sgd-warmup-steps 5 --sync-prefetch 2",
-    "--local-sgd-sync-interval 7 --cpu-offload --is-debug",
+    "--local-sgd-sync-interval 7 --is-debug",
     "--outer-optimizer none --overlap-steps 0 --wire-format f32",
     "--outer-optimizer adamw --outer-beta1 0.5 --outer-beta2 0.75 --outer-eps 1e-6",
     "--outer-optimizer lion --outer-lr 0.01 --outer-beta2 0.99",

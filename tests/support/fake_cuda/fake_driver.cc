@@ -513,7 +513,6 @@ FAKE_EXPORT CUresult cuModuleLoadData(CUmodule* out, const void* image) {
 FAKE_EXPORT CUresult cuModuleGetFunction(CUfunction* out, CUmodule, const char* name) {
   FAKE_ENTER(true)
   const FakeKernel* kernel = fake_cuda::FindKernel(name);
-  kernel = kernel != nullptr ? kernel : fake_cuda::FindTrainerKernel(name);
   *out = reinterpret_cast<CUfunction>(const_cast<FakeKernel*>(kernel));
   return kernel == nullptr ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
 }

@@ -1,5 +1,4 @@
-// The kernels of the fake driver, compiled for the host: those of lib/device/cuda and of
-// examples/trainer.
+// The kernels of the fake driver: those of lib/device/cuda, compiled for the host.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +18,6 @@ struct FakeKernel {
 
 // Returns the kernel of this name, as its module names it, or null if there is none.
 const FakeKernel* FindKernel(const char* name);
-const FakeKernel* FindTrainerKernel(const char* name);
 int ThreadsOfABlock();
 
 }  // namespace fake_cuda
