@@ -27,7 +27,6 @@
  *   | shard_wait, shard_release              | shard_gather_work                                                      |
  *   | shard_finish_gradients                 | shard_gradients_work                                                   |
  *   | shard_gradients, shard_set_buffers     | shard_gradients_work, if the memory is the caller's                    |
- *   | edit_layer_report, edit_layer_score    | edit_layer_work. They block only on device memory                      |
  *   | acco_install                           | acco_work, followed by acco_install                                    |
  *   | edit_begin_forward, edit_leave,        | the same with `work`                                                   |
  *   | edit_open_state, acco_open_state       |                                                                        |
@@ -36,9 +35,6 @@
  *   | edit_save, edit_load, acco_save,       | the same with `work`. config.timeout_ns bounds the call                |
  *   | acco_load                              |                                                                        |
  *   | edit_reduce, acco_reduce, state_commit | the same with `work`. timeout_ns bounds the call                       |
- *   | state_get                              | none. It waits only for a stream, at most the object's timeout_ns      |
- *   | shard_bind, shard_load                 | none. On device memory they wait for the stream, at most the           |
- *   |                                        | shard's timeout_ns                                                     |
  *   | edit_join, acco_join                   | none. wait_ns bounds the wait for the others                           |
  *   | mesh_create, mesh_create_from,         | none. The communicators' default (entrain_comm_set_timeout)            |
  *   | shard_create, edit_create, acco_create | bounds each collective inside. After TIMED_OUT no object exists,       |
@@ -50,7 +46,7 @@
  * With an argument `work` that is not NULL, a thread of the library executes the call. The call cannot be withdrawn,
  * and continues after its work is freed. Until the call is over, no other call may use the object. If the object is an
  * EDiT object, no other call may use its shard or its open states either. Such a call returns FAILED_PRECONDITION. But
- * queries of constants are allowed (shard_layer_info, shard_slab_count, edit_stream, state_count, _info, _find). If the
+ * queries of constants are allowed (shard_layer_info, shard_slab_count, state_count, _info, _find). If the
  * object is destroyed, the started call ends with ABORTED, also on the ranks that wait for this rank. Before you
  * destroy an object, make sure that blocking calls on it in other threads have returned. The library copies arguments.
  * Output arguments, and the object that `user` points to, are lent until the work is over.
@@ -150,9 +146,6 @@ typedef struct entrain_shard_config_t {
                                       own part; NULL: 0 for all layers. A replicated layer counts once in norms. So all
                                       these ranks use the same norm, weight and clip factor. The caller keeps the
                                       gradients of the copies equal */
-  int32_t memory; /* ENTRAIN_MEMORY_HOST (default) or DEVICE, the same on all ranks: the memory of bound arrays, and of
-                     all memory that the library lends. See "On device memory" below */
-  void* stream;   /* CUstream of that device; NULL (default): its default stream. HOST requires NULL */
   const int32_t* layer_segments; /* `layers` entries: number of segments (tensors) of each layer. NULL (default): each
                                     layer is cut as one flat array. If it is not NULL, the two fields below have one
                                     entry for each segment, layer by layer */
@@ -164,20 +157,10 @@ static ENTRAIN_INLINE void entrain_shard_config_init(entrain_shard_config_t* con
   entrain_struct_init(ENTRAIN_STRUCT_SHARD_CONFIG, config, sizeof(*config));
 }
 
-/* On device memory. Calls on the shard, and on an EDiT object on it, are ordered with `stream`. A call takes effect
- * after all work that is on the stream at the time of the call. Work that is enqueued on the stream after the call sees
- * its effect. "The call waits" then means that the stream waits. The host waits for the device and for other ranks only
- * in bind, load, broadcast and destroy, and in functions whose comments say so. So an error of the network or of the
- * device is returned only by a later call. Until that call the stream may compute useless values, but the library sends
- * none of them to other replicas.
- *
- * The time limit of a call includes the time that the stream needs for the work before the call. So choose a time limit
- * that is longer than the time by which the host runs ahead of the device.
- *
- * On device memory, all ranks of the shard group must gather layers in the same order. The ranks of the shard and
- * context groups must reduce layers in the same order. When the caller releases a layer, the library uses its memory
- * again after all work that is on the stream at that time. The memory that the library lends stays allocated until
- * destroy, which waits for all streams of the device. */
+/* The arrays of a sharded model, of EDiT and of ACCO are in host memory. Device memory is refused where it is given
+ * (INVALID_ARGUMENT names the argument). To train on a device, give the library arrays in host memory, best page-locked,
+ * and copy: for EDiT see entrain_edit_config_t.fetch; for ACCO copy the sums of gradients to the accumulator before
+ * entrain_acco_install, and params back after it. */
 
 /* Creates a sharded model on the mesh. Collective; blocks. All ranks must give the same layers. */
 ENTRAIN_API entrain_status_t entrain_shard_create(entrain_mesh_t* mesh, const entrain_shard_config_t* config,
@@ -226,19 +209,9 @@ ENTRAIN_API entrain_status_t entrain_shard_bind(entrain_shard_t* shard, void* pa
 ENTRAIN_API entrain_status_t entrain_shard_bind_layers(entrain_shard_t* shard, void* const* params, void* const* grads,
                                                        entrain_dtype_t dtype);
 
-/* DEVICE: orders later calls on the shard, and on an EDiT object on it, with `stream` (NULL: the device's default
- * stream). Before, they were ordered with the previous stream: that of the last call of this function, or
- * entrain_shard_config_t.stream. Work that is enqueued on `stream` after this call waits for all work that is on the
- * previous stream at this call. So gathers may be running, and memory may be lent. The library does not wait for work
- * that the caller enqueues on the previous stream later. Local; cheap enough for every step. The stream must live until
- * another stream is set or the shard is destroyed. Optimizers have their own streams. HOST: returns
- * FAILED_PRECONDITION. Returns INVALID_ARGUMENT if the stream does not belong to the shard's device. If no arrays are
- * bound yet, the function that binds them returns this error instead. */
-ENTRAIN_API entrain_status_t entrain_shard_set_stream(entrain_shard_t* shard, void* stream);
-
 /* Copies this rank's part of the whole layer `full` to the bound parameters. `full` has P_l elements of `dtype`: f32,
  * f64, bf16 or f16 (UNIMPLEMENTED for others). Converts the elements to the type of the parameters, and sets the
- * padding to zero. Local. If the parameters are on a device, `full` may be on that device or on the host. */
+ * padding to zero. Local. */
 ENTRAIN_API entrain_status_t entrain_shard_load(entrain_shard_t* shard, int32_t layer, const void* full,
                                                 entrain_dtype_t dtype);
 /* Makes all replicas start with the same parameters. Copies the parameters of replica 0 to all replicas. Also copies
@@ -252,15 +225,14 @@ enum { ENTRAIN_PASS_FORWARD = 0, ENTRAIN_PASS_BACKWARD = 1 };
 ENTRAIN_API entrain_status_t entrain_shard_begin_pass(entrain_shard_t* shard, int32_t pass);
 /* Starts the all-gather of a layer's parameters over the shard group; returns at once. Does nothing if a gather of the
  * layer has been started and the layer has not been released. All ranks of the shard group gather the same layers, in
- * any order. (On device memory the order must be the same, see above.) */
+ * any order. */
 ENTRAIN_API entrain_status_t entrain_shard_gather(entrain_shard_t* shard, int32_t layer);
 /* Waits until the layer is gathered. Starts the gather if no call has started it. Also starts the gathers of the next
  * `prefetch` layers of the pass. *params becomes the address of padded_count elements of param_dtype. This memory
  * belongs to the library. The caller may read it until entrain_shard_release, and must not write it. */
 ENTRAIN_API entrain_status_t entrain_shard_wait(entrain_shard_t* shard, int32_t layer, void** params);
 /* Starts the layer's gather if no call has started it. Does not start gathers of other layers. *work is over when
- * entrain_shard_wait would not block. It has the status that entrain_shard_wait would return. On device memory
- * entrain_shard_wait never blocks; there *work is over when the layer has been gathered. */
+ * entrain_shard_wait would not block. It has the status that entrain_shard_wait would return. */
 ENTRAIN_API entrain_status_t entrain_shard_gather_work(entrain_shard_t* shard, int32_t layer, entrain_work_t** work);
 /* Returns the memory of the gathered layer to the library. If the gather is still running, waits for its end. */
 ENTRAIN_API entrain_status_t entrain_shard_release(entrain_shard_t* shard, int32_t layer);
@@ -278,22 +250,21 @@ ENTRAIN_API entrain_status_t entrain_shard_gradients(entrain_shard_t* shard, int
  * So each rank must give the gradient of the mean loss over its own tokens. If a rank's loss is its part of a sum over
  * the whole sequence, multiply this loss by C first. For layers that are replicated along the tensor axis, the caller
  * itself combines the gradients of the copies. All ranks reduce the same layers, in any order. But with global
- * gradients the ranks of a sync group must use the same order. (For device memory see above.) */
+ * gradients the ranks of a sync group must use the same order. */
 ENTRAIN_API entrain_status_t entrain_shard_reduce_gradients(entrain_shard_t* shard, int32_t layer);
 /* Waits until the results of all reductions that were started have been added to the bound gradients. */
 ENTRAIN_API entrain_status_t entrain_shard_finish_gradients(entrain_shard_t* shard);
 /* *work is over when the results of all reductions that have been started so far are added to the bound gradients. The
  * caller must still call entrain_shard_finish_gradients, which then does not block. *work has the status that
- * entrain_shard_finish_gradients would return. On device memory that function never blocks; there *work is over when
- * the additions are done. */
+ * entrain_shard_finish_gradients would return. */
 ENTRAIN_API entrain_status_t entrain_shard_gradients_work(entrain_shard_t* shard, entrain_work_t** work);
 
-/* Makes the library use memory of the caller as the buffers of a layer. Each buffer has padded_count elements in the
- * memory that entrain_shard_config_t.memory names. `gathered`, of param_dtype: every gather writes the layer to this
+/* Makes the library use memory of the caller as the buffers of a layer. Each buffer has padded_count elements.
+ * `gathered`, of param_dtype: every gather writes the layer to this
  * address, even if the shard group has one rank. `gradients`, of grad_dtype: entrain_shard_gradients clears this memory
  * and returns its address. NULL: memory of the library. For a frozen layer `gradients` must be NULL. The memory is lent
  * until other memory is set or the shard is destroyed. With such memory entrain_shard_gradients waits for the layer's
- * previous reduction (on device memory the stream waits). Returns FAILED_PRECONDITION before the arrays are bound, from
+ * previous reduction. Returns FAILED_PRECONDITION before the arrays are bound, from
  * the start of the layer's gather to its release, and while its gradient buffer is lent. Waits for a running reduction
  * of the layer. Local. */
 ENTRAIN_API entrain_status_t entrain_shard_set_buffers(entrain_shard_t* shard, int32_t layer, void* gathered,
@@ -304,7 +275,7 @@ ENTRAIN_API entrain_status_t entrain_shard_set_buffers(entrain_shard_t* shard, i
  * ranks of a replica get the same bits. If gradients are global (ENTRAIN_GRADIENTS_GLOBAL), all replicas get the same
  * bits. The norm is not finite if a gradient is not finite. Returns FAILED_PRECONDITION if no gradients are bound, or
  * if they are not reduced as entrain_edit_end_step requires. Collective over the replica; blocks if `work` is NULL.
- * Each rank sends one number. On device memory the host also waits for the stream. */
+ * Each rank sends one number. */
 ENTRAIN_API entrain_status_t entrain_shard_gradient_norm(entrain_shard_t* shard, double* norm, entrain_work_t** work);
 
 enum {
@@ -350,8 +321,7 @@ enum { /* entrain_edit_config_t.outer_optimizer */
  * the layers that the call has merged (overlap_steps, quorum, leave; copy all), and of the layer for which it has
  * waited. It also copies to the arrays before entrain_edit_save, entrain_edit_load and entrain_edit_open_state, and
  * back after entrain_shard_broadcast, entrain_edit_join, entrain_edit_load and entrain_state_commit. The function must
- * not call this EDiT object. Returns 0 on success. Any other number ends the call on all ranks with ABORTED. Only for
- * host arrays. */
+ * not call this EDiT object. Returns 0 on success. Any other number ends the call on all ranks with ABORTED. */
 typedef int32_t (*entrain_edit_fetch_fn)(void* user);
 /* The hyperparameters of an outer step, as a function of its number: `step` counts the outer steps of `layer` from 1,
  * also over checkpoints, and a newcomer goes on with the others' count. On entry *lr and *momentum are outer_lr and
@@ -375,8 +345,7 @@ typedef double (*entrain_interval_schedule_fn)(void* user, int64_t exchanges, in
  * opposite to `grad`. `grad` is the combined and clipped pseudo-gradient. `step` is 1 for the layer's first step, and
  * increases by 1 each time. A thread of the library calls the function, for one layer at a time. The function must not
  * wait for other work of this thread. Both arrays are lent during the call. Inside the function, calls that need the
- * engine return FAILED_PRECONDITION, which names the function; queries and optimizers are allowed. On device memory the
- * arrays are device addresses, and the function enqueues its work on the stream from entrain_edit_stream. The ranks of
+ * engine return FAILED_PRECONDITION, which names the function; queries and optimizers are allowed. The ranks of
  * a sync group receive the same bits, and must produce the same bits. Otherwise the next exchange finds the difference.
  *
  * Returns 0 on success. Any other number ends the communicators of this EDiT object on all ranks with ABORTED: "the
@@ -426,7 +395,7 @@ enum { /* anchor_check: what happens when the anchors of replicas differ. At eac
           checksums of their anchors, layer by layer. The checksums are computed from the memory at that time. So the
           check finds an outer step whose result differs between replicas, and memory that has changed since the last
           exchange. The check sends 8 bytes per rank and rendezvous. The pass over memory that computes the norms
-          computes the checksums, too (on device memory it takes a separate pass) */
+          computes the checksums, too */
   ENTRAIN_ANCHOR_CHECK_STOP = 0,   /* the exchange fails on every rank with MISMATCH; the text names the layer, the
                                       replicas and the checksums */
   ENTRAIN_ANCHOR_CHECK_REPAIR = 1, /* the library stores a checksum of an anchor when it writes the anchor. The anchor
@@ -451,8 +420,7 @@ enum { /* late: what happens to the pseudo-gradient of a replica that arrives af
 };
 typedef struct entrain_edit_config_t {
   size_t size;
-  entrain_shard_t* shard;              /* the sharded model, with bound arrays. The EDiT object keeps it alive, and uses
-                                          its memory and stream */
+  entrain_shard_t* shard;              /* the sharded model, with bound arrays. The EDiT object keeps it alive */
   int64_t local_sgd_sync_interval;     /* H: optimizer steps between exchanges, >= 1; default 1 */
   int64_t local_sgd_warmup_steps;      /* W_s: synchronous steps before the first local step, >= 0; default 0 */
   int32_t gradient_accumulation_steps; /* number of micro-batches per optimizer step, >= 1; default 1.
@@ -470,9 +438,7 @@ typedef struct entrain_edit_config_t {
   double outer_momentum;               /* mu, 0 <= mu < 1; default 0.8 */
   double outer_weight_decay;           /* >= 0; default 0 */
   int32_t prefetch;                    /* number of layers that are exchanged before the caller needs them; default 1.
-                                          0: a layer is exchanged in its entrain_edit_wait_layer. On device memory all
-                                          layers are always exchanged before the caller needs them; if prefetch is 0,
-                                          one layer at a time */
+                                          0: a layer is exchanged in its entrain_edit_wait_layer */
   int32_t use_async;                   /* 1: A-EDiT; 0 (default): EDiT */
   int64_t timeout_ns;                  /* deadline of each collective inside; 0: the communicators' default. At a
                                           rendezvous it bounds the wait for the slowest replica */
@@ -505,9 +471,6 @@ typedef struct entrain_edit_config_t {
                                                  default 1e-8 */
   entrain_outer_step_fn outer_step;    /* the outer step for ENTRAIN_OUTER_CALLBACK, else NULL */
   void* outer_user;                    /* first argument of outer_step; owned by the caller */
-  int32_t cpu_offload;                 /* for device memory. 1: anchors and outer state are in page-locked host memory.
-                                          The device reads and writes them over the bus, one layer at a time. 0
-                                          (default): anchors and outer state are on the device */
   int32_t is_debug;                    /* 1: for each layer and exchange, the first rank of each replica writes one line
                                           to the log, at any log level. The line has the norm, its z-score and limit,
                                           whether it was rejected, the weight and the clip factor. 0 (default): off */
@@ -565,7 +528,7 @@ typedef struct entrain_edit_config_t {
                                           multiplied by beta before the layer's next pseudo-gradient is added
                                           (SparseLoCo, arXiv 2508.15706) */
   int32_t on_loss;                     /* ENTRAIN_ON_LOSS_*; default FAIL. FINISH is refused in plain averaging, with
-                                          error_feedback, with compat, and on device memory. With ENTRAIN_OUTER_CALLBACK
+                                          error_feedback and with compat. With ENTRAIN_OUTER_CALLBACK
                                           each rank keeps the last combined pseudo-gradient of each layer. After a loss,
                                           a rank that has not made a layer's outer step makes it from this array. If
                                           replicas have several ranks, FINISH needs a mesh from entrain_mesh_create. The
@@ -585,8 +548,8 @@ typedef struct entrain_edit_config_t {
                                           (default): "edit". EDiT objects that use one store at the same time need
                                           different names */
   int32_t anchor_check;                /* ENTRAIN_ANCHOR_CHECK_*; default STOP. REPAIR is refused with
-                                          ENTRAIN_OUTER_CALLBACK, with ENTRAIN_MERGE_RESTART, with context and tensor
-                                          axes, and on device memory. Not in plain averaging, which has no anchors */
+                                          ENTRAIN_OUTER_CALLBACK, with ENTRAIN_MERGE_RESTART, and with context and
+                                          tensor axes. Not in plain averaging, which has no anchors */
   double round_deadline;               /* > 0, in seconds, less than timeout_ns: the time from the arrival of the first
                                           replica to the end of the round. When it has passed, the round is closed
                                           without the replicas that have not arrived. 0 (default): no deadline */
@@ -603,7 +566,7 @@ typedef struct entrain_edit_config_t {
                                           time, if the replicas are at distant sites (a round trip of 4 ms or more) and
                                           `prefetch` is not 0. At least two layers are sent at the same time, as between
                                           near replicas. To fill a link, it needs the rate of the link times the round
-                                          trip. Not on device memory */
+                                          trip */
   const char* identity;                /* what makes this run what it is: lines KEY=VALUE, for example the data, the
                                           seed, the batch size, the learning-rate schedule; up to 64 lines and 4096
                                           bytes; copied. Compared with the other ranks at creation, and with the members
@@ -632,7 +595,7 @@ typedef struct entrain_edit_config_t {
                                           and fetch are called where they are with one thread. The bits of all results
                                           are the same for every number. 0 (default): the CPUs of the host, by affinity
                                           and cgroup, divided by the ranks of the mesh on it; at most the CPUs of this
-                                          rank, and at most 8. No effect on device memory */
+                                          rank, and at most 8 */
   int32_t reserved;                    /* must be 0 */
 } entrain_edit_config_t;
 static ENTRAIN_INLINE void entrain_edit_config_init(entrain_edit_config_t* config) {
@@ -735,9 +698,6 @@ ENTRAIN_API entrain_status_t entrain_edit_join(entrain_mesh_t* mesh, const entra
  * step continues on a thread of the library, and the library logs a warning. The object that outer_user points to must
  * stay valid until the step returns. The library keeps the arrays of the step until it returns. */
 ENTRAIN_API void entrain_edit_destroy(entrain_edit_t* edit);
-/* Writes the stream of exchanges to *stream; NULL on host memory. An outer step of the caller enqueues its work on this
- * stream. Lent until the object is destroyed. */
-ENTRAIN_API entrain_status_t entrain_edit_stream(const entrain_edit_t* edit, void** stream);
 
 /* The calls of a step, in their order, for each rank of the mesh.
  *
@@ -854,16 +814,10 @@ ENTRAIN_API entrain_status_t entrain_edit_stream(const entrain_edit_t* edit, voi
  *   of P bytes at each step, and wait for a round under way.
  * - Context and tensor axes, overlap_merge RESTART, anchor_check REPAIR and staleness_penalty are refused.
  *
- * quorum and round_deadline are refused in plain averaging, with use_async, error_feedback or compat, with fragments if
- * overlap_steps is 0, and on device memory. ENTRAIN_LATE_CARRY and WEIGHTED are also refused with
+ * quorum and round_deadline are refused in plain averaging, with use_async, error_feedback or compat, and with fragments
+ * if overlap_steps is 0. ENTRAIN_LATE_CARRY and WEIGHTED are also refused with
  * ENTRAIN_ANCHOR_CHECK_REPAIR. If replicas have several ranks, quorum and round_deadline need a mesh as
  * ENTRAIN_ON_LOSS_FINISH does (see on_loss). */
-
-/* On device memory the host waits in entrain_edit_begin_forward for a merge that is due, and with use_async also for
- * the rendezvous. It waits for the exchange in entrain_edit_layer_report and entrain_edit_layer_score. It also waits in
- * entrain_edit_leave, in saves and in loads. entrain_edit_create allocates anchors, outer state and the memory of an
- * exchange, and entrain_edit_destroy frees them. entrain_edit_info describes exchanges that are over. The host may
- * learn of the end of an exchange with a delay. */
 
 /* Call this function before each forward pass. The function starts an exchange if `training` is 1, `first_microbatch`
  * is 1 and an exchange is due. It begins the exchange with the first layer, sets *syncing to 1, and returns without
@@ -881,8 +835,7 @@ ENTRAIN_API entrain_status_t entrain_edit_begin_forward(entrain_edit_t* edit, in
  * entrain_shard_wait does the same for the layers that it prefetches. */
 ENTRAIN_API entrain_status_t entrain_edit_wait_layer(entrain_edit_t* edit, int32_t layer);
 /* Lets the exchange of the layer begin, as entrain_edit_wait_layer does before it waits. *work is over when
- * entrain_edit_wait_layer would not block. It has the status that entrain_edit_wait_layer would return. On device
- * memory that function never blocks; there *work is over when the exchange is over. */
+ * entrain_edit_wait_layer would not block. It has the status that entrain_edit_wait_layer would return. */
 ENTRAIN_API entrain_status_t entrain_edit_layer_work(entrain_edit_t* edit, int32_t layer, entrain_work_t** work);
 /* Counts a step. Call this function after the step of the inner optimizer. Returns FAILED_PRECONDITION in these cases:
  * - For this step the number of begin_forward calls with training 1 is not gradient_accumulation_steps; the text has
@@ -1006,8 +959,7 @@ ENTRAIN_API entrain_status_t entrain_edit_loss(const entrain_edit_t* edit, int32
                                                int64_t* rendezvous, char* text, size_t bytes);
 
 /* Copies this rank's anchors to `anchor`, and converts them to `dtype` (f32, f64, bf16 or f16; UNIMPLEMENTED for
- * others). `anchor` has as many elements as entrain_shard_slab_count reports, in the order of the slab. `anchor` is
- * device memory if the parameters are. For a frozen layer, copies its parameters. Returns FAILED_PRECONDITION before
+ * others). `anchor` has as many elements as entrain_shard_slab_count reports, in the order of the slab. For a frozen layer, copies its parameters. Returns FAILED_PRECONDITION before
  * the anchors exist, and while an exchange is in progress. */
 ENTRAIN_API entrain_status_t entrain_edit_anchor(const entrain_edit_t* edit, void* anchor, entrain_dtype_t dtype);
 
@@ -1042,9 +994,7 @@ enum {                     /* which ranks have the same array. An array of the c
 /* Makes `count` elements at `data` part of the state. A save reads them from `data`, and a load writes them to `data`.
  * Use this function for the state of the inner optimizer, data loaders and random number generators. All ranks must add
  * the same names. `name`: 1 to 121 letters, digits and ". _ - /"; each name only once. `data` is lent until the EDiT
- * object is destroyed. `data` is host memory. If the object's own arrays are on a device, `data` may also be memory of
- * that device. At each save and load the library asks the driver where the memory is (INVALID_ARGUMENT for another
- * device). The bytes in a checkpoint do not depend on the kind of memory. Local. */
+ * object is destroyed. Local. */
 ENTRAIN_API entrain_status_t entrain_edit_add_state(entrain_edit_t* edit, const char* name, void* data, size_t count,
                                                     entrain_dtype_t dtype, int32_t holder);
 
@@ -1211,10 +1161,9 @@ ENTRAIN_API entrain_status_t entrain_state_info(const entrain_state_t* state, si
  * text has the name and the layer. */
 ENTRAIN_API entrain_status_t entrain_state_find(const entrain_state_t* state, const char* name, int32_t layer,
                                                 size_t* index);
-/* Copies an entry to `data`, in host memory. `count` and `dtype` must be those of the entry (INVALID_ARGUMENT
+/* Copies an entry to `data`. `count` and `dtype` must be those of the entry (INVALID_ARGUMENT
  * otherwise). Local. Returns FAILED_PRECONDITION if no checkpoint can be saved at this time (see entrain_edit_save; for
- * ACCO, if micro-batches have been added). Also if the run has continued since the state was opened. On device memory
- * waits for the stream. */
+ * ACCO, if micro-batches have been added). Also if the run has continued since the state was opened. */
 ENTRAIN_API entrain_status_t entrain_state_get(const entrain_state_t* state, size_t index, void* data, size_t count,
                                                entrain_dtype_t dtype);
 /* Keeps a copy of `data` (host memory) as the value of the entry for entrain_state_commit. The run does not change.
@@ -1250,22 +1199,7 @@ ENTRAIN_API entrain_status_t entrain_state_commit(entrain_state_t* state, int64_
  * Each rank computes as many micro-batches as fit into a round. All micro-batches of all ranks have the same weight. A
  * rank may add gradients without waiting for slower ranks; only install waits for them. Only one thread at a time may
  * call functions on a channel. An error of the network ends the channel on all ranks, and every later call returns the
- * first error.
- *
- * On device memory (config.memory), calls are ordered with config.stream. A call takes effect after all work that is on
- * the stream at the time of the call. Work that is enqueued on the stream after the call sees its effect. Gradients are
- * "added" when the additions are enqueued. The host waits for the device and for other ranks only in these calls:
- * - In install, until two conditions hold: the round before the round in progress is over, and all ranks have given
- *   their gradients to the round in progress. Only then the numbers of micro-batches of this round are known. With
- *   clip_norm the host also waits for the sum of the gradients. It does so with agd, too, because steps of agd count
- *   elements (entrain_optim_info). The host does not wait for the parameters; the stream does. In the install that ends
- *   the run, the host waits for the whole last round.
- * - In create, save, load and destroy.
- *
- * If an error occurs after install has returned, the stream continues with the current contents of params, and the next
- * install returns the error. (For example, a rank may die while parameters are gathered.) A host that runs far ahead of
- * its device adds more micro-batches to a round than the device can compute in time. max_microbatches limits their
- * number. */
+ * first error. */
 
 /* After a loss, with ENTRAIN_ON_LOSS_FINISH. Each rank keeps a copy of the shard (masters and optimizer state) of the
  * previous rank; rank 0 keeps a copy of the last rank's shard. A thread of the library applies each commit (see
@@ -1312,7 +1246,6 @@ enum { /* units of the schedule and of the limit. Amounts are summed over all co
  *   state must not change.
  * - `step` counts commits from 1.
  *
- * On device memory all three arrays are device addresses, and the function enqueues its work on entrain_acco_stream.
  * Returns 0 on success. Any other number ends the channel on all ranks with ABORTED: "the ACCO step of commit 7
  * returned 5". On other ranks the text names the rank. After a failure the library calls the function for no further
  * piece. `params` stay as the last install left them, and `master` stays as the step left it. */
@@ -1343,8 +1276,8 @@ typedef struct entrain_acco_config_t {
                                     params_dtype is F64; -1 (default): params_dtype */
   int32_t method;                /* ENTRAIN_ACCO*; default ENTRAIN_ACCO */
   const entrain_optim_t* optim;  /* the optimizer; may be destroyed before the channel. The channel keeps the state
-                                    arrays. The memory and stream of the channel apply, not those of the optimizer. NULL
-                                    with `step`, or if `groups` cover all elements */
+                                    arrays. Its memory must be ENTRAIN_MEMORY_HOST. NULL with
+                                    `step`, or if `groups` cover all elements */
   entrain_acco_step_fn step;     /* the step of an optimizer of the caller, instead of optim */
   void* user;                    /* first argument of step */
   int64_t min_microbatches;      /* >= 1; default 1: smallest number of micro-batches of this rank in a round */
@@ -1366,21 +1299,14 @@ typedef struct entrain_acco_config_t {
   void* schedule_user;           /* first argument of schedule */
   int64_t limit;                 /* the run ends at the first commit at which the committed amount reaches this number;
                                     0 (default): it ends at entrain_acco_stop */
-  int64_t timeout_ns;            /* deadline of each collective; on DEVICE it includes the wait for the stream. 0: the
-                                    communicator's default */
-  int32_t memory;                /* ENTRAIN_MEMORY_HOST (default) or DEVICE, the same on all ranks: memory of params, of
-                                    the accumulator, of all arrays of the channel, and of the arrays that a step of the
-                                    caller receives */
-  int32_t reserved;              /* 0 */
-  void* stream;                  /* CUstream; NULL (default): the device's default stream. HOST requires NULL.
-                                    entrain_acco_set_stream changes it */
+  int64_t timeout_ns;            /* deadline of each collective. 0: the communicator's default */
   const entrain_acco_group_t* groups; /* groups of elements, disjoint and ascending. Elements in no group use `optim` at
                                          the schedule's rate. If `optim` is NULL, every element must be in a group. Not
                                          with `step`. Copied. NULL (default): no groups */
   size_t group_count;            /* number of groups. The number of state arrays in the channel is the largest that one
                                     of the optimizers needs. Each array is as long as the shard */
-  int32_t on_loss;               /* ENTRAIN_ON_LOSS_*; default FAIL. FINISH is refused with `step` and on device memory */
-  int32_t admit;                 /* ENTRAIN_ADMIT_*; default NONE. EXCHANGE is refused with `step` and on device memory */
+  int32_t on_loss;               /* ENTRAIN_ON_LOSS_*; default FAIL. FINISH is refused with `step` */
+  int32_t admit;                 /* ENTRAIN_ADMIT_*; default NONE. EXCHANGE is refused with `step` */
   entrain_store_t* admit_store;  /* for admit: the store in which newcomers apply; the same rules as for
                                     entrain_edit_config_t.admit_store */
   const char* admit_name;        /* for admit: the name under which newcomers apply, 1 to 128 bytes; copied. NULL
@@ -1399,17 +1325,15 @@ ENTRAIN_API entrain_status_t entrain_acco_option_matters(const entrain_acco_conf
                                                          int32_t* matters);
 
 /* Creates a channel. Collective over `comm`; blocks. All ranks must give the same config, except for params, the step,
- * the numbers of micro-batches, timeout_ns and stream.
+ * the numbers of micro-batches and timeout_ns.
  *
  * Memory of the channel in addition to params:
  * - (4 + 4 A) Psi / W bytes for the shard, where A is the number of the optimizer's state arrays;
  * - 8 Psi bytes with f32 parameters, 4 Psi with bf16, 6 Psi with bf16 and an f32 accumulator;
- * - up to 64 KiB for the pieces of a step, or 16 MiB on a device;
+ * - up to 64 KiB for the pieces of a step;
  * - with ENTRAIN_ON_LOSS_FINISH the bytes of one more shard, a sum of gradients of Psi / W elements, and Psi elements
  *   of wire_dtype.
- *
- * On a device this call runs the collectives of a round once on arbitrary data. So later rounds need not allocate
- * memory. */
+ */
 ENTRAIN_API entrain_status_t entrain_acco_create(entrain_comm_t* comm, const entrain_acco_config_t* config,
                                                  entrain_acco_t** acco);
 /* Creates a channel that joins a running job. The ranks of this job, the members, have set ENTRAIN_ADMIT_EXCHANGE.
@@ -1425,22 +1349,11 @@ ENTRAIN_API entrain_status_t entrain_acco_join(entrain_comm_t* comm, const entra
 /* Frees the channel. The other ranks need this rank's part of a round in progress, so the function waits for the end of
  * this round: at most 10 s, or 1 s if the caller has a step or a schedule, whose functions could wait for the calling
  * thread. Then it ends the round on all ranks (ABORTED there). entrain_comm_abort ends the round at once. So ranks that
- * each make the same number of installs may destroy their channels at different times. On device memory the streams of
- * all ranks must also have finished their last install. Waits at most 1 s for a running step or schedule of the caller,
+ * each make the same number of installs may destroy their channels at different times. Waits at most 1 s for a running step or schedule of the caller,
  * as entrain_edit_destroy does. With ENTRAIN_ADMIT_EXCHANGE rank 0 also waits for the end of a request to the store, at
  * most 0.5 s. If newcomers are being connected at this time, the function waits for the end of this attempt: at most 2
  * s, or a quarter of timeout_ns if the store does not answer. Does nothing for NULL. */
 ENTRAIN_API void entrain_acco_destroy(entrain_acco_t* acco);
-/* Writes the stream of rounds to *stream; NULL on host memory. A step of the caller enqueues its work on this stream.
- * Lent until the channel is destroyed. */
-ENTRAIN_API entrain_status_t entrain_acco_stream(const entrain_acco_t* acco, void** stream);
-/* DEVICE: orders later calls on the channel with `stream` (NULL: the device's default stream). Before, they were
- * ordered with the previous stream: that of the last call of this function, or config.stream. Work that is enqueued on
- * `stream` after this call waits for all work that is on the previous stream at this call. Local; cheap enough for
- * every micro-batch. The stream must live until another stream is set, or until the channel and its open states are
- * destroyed. HOST: returns FAILED_PRECONDITION. Returns INVALID_ARGUMENT if the stream does not belong to the channel's
- * device. */
-ENTRAIN_API entrain_status_t entrain_acco_set_stream(entrain_acco_t* acco, void* stream);
 /* Writes the address of the accumulator to *gradients: `count` elements of grads_dtype, zero at first. Only the caller
  * adds to the accumulator. entrain_acco_install clears it when necessary. Lent until the channel is destroyed. */
 ENTRAIN_API entrain_status_t entrain_acco_gradients(entrain_acco_t* acco, void** gradients);

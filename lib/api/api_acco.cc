@@ -47,6 +47,12 @@ absl::StatusOr<std::shared_ptr<const entrain::Optimizer>> OptimizerOf(const entr
   }
   ENTRAIN_RETURN_IF_ERROR(NotNull(optim, name.c_str()));
   ENTRAIN_RETURN_IF_ERROR(CheckStepsAlone(*optim, name));
+  if (optim->place.memory != ENTRAIN_MEMORY_HOST) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": its memory is ", optim->place.memory,
+                     ", and ACCO steps in host memory: make the optimizer with "
+                     "ENTRAIN_MEMORY_HOST"));
+  }
   return optim->optimizer;
 }
 
@@ -89,13 +95,8 @@ absl::StatusOr<ChannelOptions> ToChannelOptions(const entrain_acco_config_t& con
   ENTRAIN_ASSIGN_OR_RETURN(options.grads_dtype, ToDType(config.grads_dtype, options.params_dtype));
   ENTRAIN_ASSIGN_OR_RETURN(options.wire_dtype, ToDType(config.wire_dtype, options.params_dtype));
   ENTRAIN_ASSIGN_OR_RETURN(options.count, CheckCount(config.count, options.params_dtype, 1));
-  ENTRAIN_RETURN_IF_ERROR(CheckBuffer(
+  ENTRAIN_RETURN_IF_ERROR(CheckHostBuffer(
       "params", config.params, options.count * SizeOf(options.params_dtype), options.params_dtype));
-  ENTRAIN_RETURN_IF_ERROR(CheckReserved("reserved", config.reserved));
-  const ArrayPlace place{config.memory, config.stream};
-  ENTRAIN_RETURN_IF_ERROR(CheckArrayPlace(place));
-  ENTRAIN_ASSIGN_OR_RETURN(options.at.device, DeviceOf(place, {{"params", config.params}}));
-  options.at.stream = config.stream;
   options.params = config.params;
   options.schedule = config.schedule;
   options.schedule_user = config.schedule_user;
@@ -185,22 +186,6 @@ entrain_status_t entrain_acco_gradients(entrain_acco_t* acco, void** gradients) 
   });
 }
 
-entrain_status_t entrain_acco_stream(const entrain_acco_t* acco, void** stream) {
-  return Guard(__func__, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(acco, "acco"));
-    ENTRAIN_RETURN_IF_ERROR(NotNull(stream, "stream"));
-    *stream = acco->channel->stream();
-    return absl::OkStatus();
-  });
-}
-
-entrain_status_t entrain_acco_set_stream(entrain_acco_t* acco, void* stream) {
-  return Guard(__func__, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(CheckIdle(acco, "acco"));
-    return acco->channel->SetStream(stream);
-  });
-}
-
 entrain_status_t entrain_acco_add(entrain_acco_t* acco, int64_t microbatches, int64_t tokens) {
   return GuardCall(
       __func__, acco, [&]() -> absl::Status { return acco->channel->Add(microbatches, tokens); },
@@ -232,7 +217,7 @@ entrain_status_t entrain_acco_work(entrain_acco_t* acco, entrain_work_t** work) 
   return GuardCall(
       __func__, acco,
       [&]() -> absl::Status {
-        return WatchOn(acco, "acco_round", -1, work, [&](entrain::WorkerThread::Continuation then) {
+        return WatchOn(acco, "acco_round", -1, work, [&](entrain::Worker::Continuation then) {
           return acco->channel->WhenReady(std::move(then));
         });
       },

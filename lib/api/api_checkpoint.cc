@@ -6,6 +6,7 @@
 
 #include "include/entrain/train.h"
 #include "lib/api/arguments.h"
+#include "lib/api/array_place.h"
 #include "lib/api/boundary.h"
 #include "lib/api/handles.h"
 #include "lib/api/settings.h"
@@ -75,7 +76,8 @@ absl::Status AddState(Trained& trained, const char* name, void* data, size_t cou
   ENTRAIN_RETURN_IF_ERROR(NotNull(name, "name"));
   ENTRAIN_RETURN_IF_ERROR(CheckDType(dtype));
   ENTRAIN_ASSIGN_OR_RETURN(const int64_t elements, CheckCount(count, DType{dtype}, 1));
-  ENTRAIN_RETURN_IF_ERROR(CheckBuffer("data", data, elements * SizeOf(DType{dtype}), DType{dtype}));
+  ENTRAIN_RETURN_IF_ERROR(
+      CheckHostBuffer("data", data, elements * SizeOf(DType{dtype}), DType{dtype}));
   if (holder != ENTRAIN_STATE_ALL && holder != ENTRAIN_STATE_RANK) {
     return absl::InvalidArgumentError(
         absl::StrCat("holder ", holder, " is neither ENTRAIN_STATE_ALL nor ENTRAIN_STATE_RANK"));
@@ -91,8 +93,8 @@ absl::StatusOr<JointReduction> ToReduction(const void* in, void* out, size_t cou
   ENTRAIN_RETURN_IF_ERROR(CheckDType(dtype));
   ENTRAIN_ASSIGN_OR_RETURN(const int64_t elements, CheckCount(count, DType{dtype}, 1));
   const int64_t bytes = elements * SizeOf(DType{dtype});
-  ENTRAIN_RETURN_IF_ERROR(CheckBuffer("in", in, bytes, DType{dtype}));
-  ENTRAIN_RETURN_IF_ERROR(CheckBuffer("out", out, bytes, DType{dtype}));
+  ENTRAIN_RETURN_IF_ERROR(CheckHostBuffer("in", in, bytes, DType{dtype}));
+  ENTRAIN_RETURN_IF_ERROR(CheckHostBuffer("out", out, bytes, DType{dtype}));
   ENTRAIN_RETURN_IF_ERROR(CheckTimeout(timeout_ns));
   if (!IsOp(op)) {
     return absl::InvalidArgumentError(absl::StrCat("op ", op, " is not a built-in operator"));

@@ -10,6 +10,7 @@
 #include "include/entrain/train.h"
 #include "lib/api/admission_place.h"
 #include "lib/api/arguments.h"
+#include "lib/api/array_place.h"
 #include "lib/api/boundary.h"
 #include "lib/api/environment.h"
 #include "lib/api/handles.h"
@@ -23,7 +24,7 @@ using namespace entrain::api;  // NOLINT: the functions of the C API are global
 using entrain::DType;
 using entrain::EditOptions;
 using entrain::LayerSync;
-using entrain::WorkerThread;
+using entrain::Worker;
 
 namespace {
 
@@ -169,15 +170,6 @@ void entrain_edit_destroy(entrain_edit_t* edit) {
   Destroy(__func__, edit, Does::kStart);
 }
 
-entrain_status_t entrain_edit_stream(const entrain_edit_t* edit, void** stream) {
-  return Guard(__func__, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
-    ENTRAIN_RETURN_IF_ERROR(NotNull(stream, "stream"));
-    *stream = edit->edit->stream();
-    return absl::OkStatus();
-  });
-}
-
 entrain_status_t entrain_edit_begin_forward(entrain_edit_t* edit, int32_t training,
                                             int32_t first_microbatch, int32_t* syncing,
                                             entrain_work_t** work) {
@@ -201,7 +193,7 @@ entrain_status_t entrain_edit_layer_work(entrain_edit_t* edit, int32_t layer,
                                          entrain_work_t** work) {
   return Guard(__func__, Does::kStart, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckLayer(edit, layer));
-    return WatchOn(edit, "edit_layer", layer, work, [&](WorkerThread::Continuation then) {
+    return WatchOn(edit, "edit_layer", layer, work, [&](Worker::Continuation then) {
       return edit->edit->WhenLayerOver(layer, std::move(then));
     });
   });
@@ -325,7 +317,7 @@ entrain_status_t entrain_edit_anchor(const entrain_edit_t* edit, void* anchor,
     ENTRAIN_RETURN_IF_ERROR(CheckIdle(edit, "edit"));
     ENTRAIN_RETURN_IF_ERROR(CheckConvertible(dtype));
     const int64_t bytes = edit->slab_count * SizeOf(DType{dtype});
-    ENTRAIN_RETURN_IF_ERROR(CheckBuffer("anchor", anchor, bytes, DType{dtype}));
+    ENTRAIN_RETURN_IF_ERROR(CheckHostBuffer("anchor", anchor, bytes, DType{dtype}));
     return edit->edit->CopyAnchor(anchor, DType{dtype});
   });
 }

@@ -8,6 +8,7 @@
 
 #include "include/entrain/train.h"
 #include "lib/api/arguments.h"
+#include "lib/api/array_place.h"
 #include "lib/api/boundary.h"
 #include "lib/api/handles.h"
 #include "lib/api/settings.h"
@@ -53,7 +54,8 @@ absl::Status CheckUsable(const entrain_state_t* state) {
 absl::StatusOr<int64_t> CheckData(const void* data, size_t count, entrain_dtype_t dtype) {
   ENTRAIN_RETURN_IF_ERROR(CheckDType(dtype));
   ENTRAIN_ASSIGN_OR_RETURN(const int64_t elements, CheckCount(count, DType{dtype}, 1));
-  ENTRAIN_RETURN_IF_ERROR(CheckBuffer("data", data, elements * SizeOf(DType{dtype}), DType{dtype}));
+  ENTRAIN_RETURN_IF_ERROR(
+      CheckHostBuffer("data", data, elements * SizeOf(DType{dtype}), DType{dtype}));
   return elements;
 }
 

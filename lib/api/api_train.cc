@@ -12,6 +12,7 @@
 
 #include "include/entrain/train.h"
 #include "lib/api/arguments.h"
+#include "lib/api/array_place.h"
 #include "lib/api/boundary.h"
 #include "lib/api/handles.h"
 #include "lib/api/settings.h"
@@ -22,7 +23,7 @@ using namespace entrain::api;  // NOLINT: the functions of the C API are global
 using entrain::DType;
 using entrain::LayerShards;
 using entrain::Mesh;
-using entrain::WorkerThread;
+using entrain::Worker;
 
 namespace {
 
@@ -126,9 +127,6 @@ absl::StatusOr<entrain::ShardConfig> ToShardConfig(const entrain_shard_config_t&
   result.grad_dtype = DType{config.grad_dtype};
   ENTRAIN_RETURN_IF_ERROR(CheckTimeout(config.timeout_ns));
   result.timeout_ns = config.timeout_ns;
-  ENTRAIN_RETURN_IF_ERROR(CheckArrayPlace({config.memory, config.stream}));
-  result.device = config.memory == ENTRAIN_MEMORY_DEVICE;
-  result.stream = config.stream;
   return result;
 }
 
@@ -141,7 +139,7 @@ absl::StatusOr<std::vector<std::byte*>> ToArrays(const char* name, void* const* 
     const bool may_lack = layer.frozen && arrays[l] == nullptr && name[0] == 'g';
     const int64_t bytes = may_lack ? 0 : layer.shard * SizeOf(dtype);
     ENTRAIN_RETURN_IF_ERROR(
-        CheckBuffer(absl::StrCat(name, "[", l, "]").c_str(), arrays[l], bytes, dtype));
+        CheckHostBuffer(absl::StrCat(name, "[", l, "]").c_str(), arrays[l], bytes, dtype));
     result.push_back(static_cast<std::byte*>(arrays[l]));
   }
   return result;
@@ -316,8 +314,8 @@ entrain_status_t entrain_shard_bind(entrain_shard_t* shard, void* params, void* 
     ENTRAIN_RETURN_IF_ERROR(CheckIdle(shard, "shard"));
     ENTRAIN_RETURN_IF_ERROR(CheckShardType("dtype", dtype));
     const int64_t bytes = shard->shards->slab().count() * SizeOf(DType{dtype});
-    ENTRAIN_RETURN_IF_ERROR(CheckBuffer("params", params, bytes, DType{dtype}));
-    ENTRAIN_RETURN_IF_ERROR(CheckBuffer("grads", grads, bytes, DType{dtype}));
+    ENTRAIN_RETURN_IF_ERROR(CheckHostBuffer("params", params, bytes, DType{dtype}));
+    ENTRAIN_RETURN_IF_ERROR(CheckHostBuffer("grads", grads, bytes, DType{dtype}));
     if (Overlap(params, bytes, grads, bytes)) {
       return absl::InvalidArgumentError(
           absl::StrCat("params and grads (", bytes, " bytes each) overlap"));
@@ -344,20 +342,13 @@ entrain_status_t entrain_shard_bind_layers(entrain_shard_t* shard, void* const* 
   });
 }
 
-entrain_status_t entrain_shard_set_stream(entrain_shard_t* shard, void* stream) {
-  return Guard(__func__, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(CheckIdle(shard, "shard"));
-    return shard->shards->SetStream(stream);
-  });
-}
-
 entrain_status_t entrain_shard_load(entrain_shard_t* shard, int32_t layer, const void* full,
                                     entrain_dtype_t dtype) {
   return Guard(__func__, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckLayer(shard, layer));
     ENTRAIN_RETURN_IF_ERROR(CheckConvertible(dtype));
     const int64_t bytes = shard->shards->slab().layer(layer).full * SizeOf(DType{dtype});
-    ENTRAIN_RETURN_IF_ERROR(CheckBuffer("full", full, bytes, DType{dtype}));
+    ENTRAIN_RETURN_IF_ERROR(CheckHostBuffer("full", full, bytes, DType{dtype}));
     return shard->shards->Load(layer, full, DType{dtype});
   });
 }
@@ -397,7 +388,7 @@ entrain_status_t entrain_shard_gather_work(entrain_shard_t* shard, int32_t layer
                                            entrain_work_t** work) {
   return Guard(__func__, Does::kStart, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckLayer(shard, layer));
-    return WatchOn(shard, "shard_gather", layer, work, [&](WorkerThread::Continuation then) {
+    return WatchOn(shard, "shard_gather", layer, work, [&](Worker::Continuation then) {
       return shard->shards->WhenGathered(layer, std::move(then));
     });
   });
@@ -436,7 +427,7 @@ entrain_status_t entrain_shard_finish_gradients(entrain_shard_t* shard) {
 entrain_status_t entrain_shard_gradients_work(entrain_shard_t* shard, entrain_work_t** work) {
   return Guard(__func__, Does::kStart, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckIdle(shard, "shard"));
-    return WatchOn(shard, "shard_gradients", -1, work, [&](WorkerThread::Continuation then) {
+    return WatchOn(shard, "shard_gradients", -1, work, [&](Worker::Continuation then) {
       return shard->shards->WhenGradientsFinished(std::move(then));
     });
   });
@@ -450,10 +441,12 @@ entrain_status_t entrain_shard_set_buffers(entrain_shard_t* shard, int32_t layer
     const int64_t count = shards.slab().layer(layer).padded;
     const DType params = shards.param_dtype(), grads = shards.grad_dtype();
     if (gathered != nullptr) {
-      ENTRAIN_RETURN_IF_ERROR(CheckBuffer("gathered", gathered, count * SizeOf(params), params));
+      ENTRAIN_RETURN_IF_ERROR(
+          CheckHostBuffer("gathered", gathered, count * SizeOf(params), params));
     }
     if (gradients != nullptr) {
-      ENTRAIN_RETURN_IF_ERROR(CheckBuffer("gradients", gradients, count * SizeOf(grads), grads));
+      ENTRAIN_RETURN_IF_ERROR(
+          CheckHostBuffer("gradients", gradients, count * SizeOf(grads), grads));
     }
     if (gathered != nullptr && gradients != nullptr &&
         Overlap(gathered, count * SizeOf(params), gradients, count * SizeOf(grads))) {

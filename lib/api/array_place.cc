@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
+#include "lib/api/arguments.h"
 #include "lib/base/status.h"
 #include "lib/device/arrays.h"
 #include "lib/device/registry.h"
@@ -50,6 +51,22 @@ absl::StatusOr<Device*> DeviceOf(const ArrayPlace& place, absl::Span<const Named
     device = where.device;
   }
   return device;
+}
+
+absl::Status CheckHostBuffer(const char* name, const void* buffer, int64_t bytes, DType dtype) {
+  ENTRAIN_RETURN_IF_ERROR(CheckBuffer(name, buffer, bytes, dtype));
+  Devices* const devices = bytes > 0 ? DevicesInUse() : nullptr;
+  if (devices == nullptr) {
+    return absl::OkStatus();
+  }
+  const absl::StatusOr<Devices::Place> where = devices->PlaceOf(buffer);
+  if (where.ok() && where->kind == MemoryKind::kDevice) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s %p is memory of device %d; give an array in host memory, and copy (see "
+                        "\"host memory\" in entrain/train.h)",
+                        name, buffer, where->device->ordinal()));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status RunWhere(const ArrayPlace& place, absl::Span<const NamedArray> arrays,

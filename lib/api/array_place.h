@@ -13,6 +13,7 @@
 
 #include "include/entrain/types.h"
 #include "lib/base/clock.h"
+#include "lib/base/dtype.h"
 #include "lib/device/device.h"
 
 namespace entrain::api {
@@ -38,6 +39,10 @@ struct NamedArray {
 // Returns the device that holds `arrays`. Returns null if `place` is host memory or all arrays are
 // null. Returns INVALID_ARGUMENT if an array is not on this device; the text names the array.
 absl::StatusOr<Device*> DeviceOf(const ArrayPlace& place, absl::Span<const NamedArray> arrays);
+
+// As CheckBuffer. Besides, returns INVALID_ARGUMENT if the buffer is memory of a device. Does not
+// initialise a driver: if this process does not use one, no buffer is memory of a device.
+absl::Status CheckHostBuffer(const char* name, const void* buffer, int64_t bytes, DType dtype);
 
 // Runs `body`. Inside it, CurrentKernels, CopyArray and ZeroArray (lib/device/device.h) work on the
 // device of `arrays`, or on the host. Errors and null arrays: as for DeviceOf.

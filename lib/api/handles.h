@@ -211,7 +211,7 @@ inline Does DoesOf(entrain_work_t* const* work) {
 template <typename Handle>
 absl::Status WatchOn(const Handle* handle, absl::string_view operation, int64_t tag,
                      entrain_work_t** work,
-                     absl::FunctionRef<absl::Status(WorkerThread::Continuation)> when) {
+                     absl::FunctionRef<absl::Status(Worker::Continuation)> when) {
   ENTRAIN_RETURN_IF_ERROR(NotNull(static_cast<const void*>(work), "work"));
   const auto signal = handle->calls->NewWork(operation, tag);
   ENTRAIN_RETURN_IF_ERROR(when([signal](const absl::Status& status) { signal->Over(status); }));

@@ -19,7 +19,7 @@
 #include "lib/comm/communicator.h"
 #include "lib/engine/engine.h"
 #include "lib/engine/work.h"
-#include "lib/train/worker_thread.h"
+#include "lib/train/worker.h"
 
 namespace entrain::api {
 
@@ -74,7 +74,7 @@ class StartedCalls {
   const void* owner_ ABSL_GUARDED_BY(mutex_) = nullptr;  // owner of the last call
   absl::string_view operation_ ABSL_GUARDED_BY(mutex_);  // operation of the last call
   // No time limit, because each call has its own.
-  WorkerThread worker_{std::numeric_limits<int64_t>::max(), [](const absl::Status&) {}};
+  Worker worker_{std::numeric_limits<int64_t>::max(), [](const absl::Status&) {}};
 };
 
 }  // namespace entrain::api

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <thread>
 
 #include "lib/base/status.h"
@@ -13,14 +12,6 @@ namespace entrain {
 namespace {
 
 thread_local KernelStream* current = nullptr;
-
-// As ForPieces, with offsets and sizes in bytes.
-void ForBytes(int64_t bytes, absl::FunctionRef<void(int64_t, size_t)> body) {
-  constexpr int64_t kWord = sizeof(float);
-  ForPieces((bytes + kWord - 1) / kWord, 1024, [&](int64_t first, int64_t length) {
-    body(first * kWord, static_cast<size_t>(std::min(length * kWord, bytes - first * kWord)));
-  });
-}
 
 }  // namespace
 
@@ -87,10 +78,7 @@ void CopyArray(void* dst, const void* src, int64_t bytes) {
     return;
   }
   if (current == nullptr) {
-    ForBytes(bytes, [=](int64_t first, size_t length) {
-      std::memcpy(static_cast<std::byte*>(dst) + first, static_cast<const std::byte*>(src) + first,
-                  length);
-    });
+    CopyShared(dst, src, bytes);
   } else {
     current->Note(current->device().Copy(dst, src, bytes, current->stream()));
   }
@@ -101,9 +89,7 @@ void ZeroArray(void* dst, int64_t bytes) {
     return;
   }
   if (current == nullptr) {
-    ForBytes(bytes, [=](int64_t first, size_t length) {
-      std::memset(static_cast<std::byte*>(dst) + first, 0, length);
-    });
+    ZeroShared(dst, bytes);
   } else {
     current->Note(current->device().Fill(dst, 0, bytes, current->stream()));
   }

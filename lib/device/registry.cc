@@ -14,6 +14,9 @@ namespace entrain {
 absl::StatusOr<Devices*> OpenDevices() {
   return OpenCudaDevices();
 }
+Devices* DevicesInUse() {
+  return CudaIsInUse() ? OpenCudaDevices().value_or(nullptr) : nullptr;
+}
 absl::StatusOr<OffloadLibrary*> OpenOffloadLibrary() {
   return OpenNccl();
 }
@@ -22,6 +25,9 @@ absl::StatusOr<OffloadLibrary*> OpenOffloadLibrary() {
 
 absl::StatusOr<Devices*> OpenDevices() {
   return absl::UnavailableError(kBuiltWithoutDevices);
+}
+Devices* DevicesInUse() {
+  return nullptr;
 }
 absl::StatusOr<OffloadLibrary*> OpenOffloadLibrary() {
   return absl::UnavailableError(kBuiltWithoutDevices);

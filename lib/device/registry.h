@@ -16,6 +16,10 @@ namespace entrain {
 absl::StatusOr<Devices*> OpenDevices();
 absl::StatusOr<OffloadLibrary*> OpenOffloadLibrary();
 
+// As OpenDevices, but returns null unless this process already uses the driver. Does not initialise
+// it, so that a process that only asks can still fork.
+Devices* DevicesInUse();
+
 // Returns the result of OpenDevices. If there is no accelerator, returns the error of the C ABI
 // instead: UNIMPLEMENTED.
 absl::StatusOr<Devices*> ProcessDevices();

@@ -1,6 +1,7 @@
 #include "lib/kernels/kernel_threads.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "lib/base/dtype.h"
@@ -22,6 +23,14 @@ const std::byte* At(const void* array, int64_t element, DType dtype) {
 }
 std::byte* At(void* array, int64_t element, DType dtype) {
   return static_cast<std::byte*>(array) + element * SizeOf(dtype);
+}
+
+// As ForPieces, with offsets and sizes in bytes.
+void ForBytes(int64_t bytes, absl::FunctionRef<void(int64_t, size_t)> body) {
+  constexpr int64_t kWord = sizeof(float);
+  ForPieces((bytes + kWord - 1) / kWord, 1024, [&](int64_t first, int64_t length) {
+    body(first * kWord, static_cast<size_t>(std::min(length * kWord, bytes - first * kWord)));
+  });
 }
 
 void Cast(void* dst, DType to, const void* src, DType from, int64_t count) {
@@ -148,6 +157,23 @@ void ForPieces(int64_t total, int64_t unit, KernelThreads::Body body) {
     body(0, total);
   } else {
     current->Run(total, unit, body);
+  }
+}
+
+void CopyShared(void* dst, const void* src, int64_t bytes) {
+  if (bytes > 0) {
+    ForBytes(bytes, [=](int64_t first, size_t length) {
+      std::memcpy(static_cast<std::byte*>(dst) + first, static_cast<const std::byte*>(src) + first,
+                  length);
+    });
+  }
+}
+
+void ZeroShared(void* dst, int64_t bytes) {
+  if (bytes > 0) {
+    ForBytes(bytes, [=](int64_t first, size_t length) {
+      std::memset(static_cast<std::byte*>(dst) + first, 0, length);
+    });
   }
 }
 

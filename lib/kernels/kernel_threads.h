@@ -90,6 +90,10 @@ class KernelThreads {
 // As KernelThreads::Run of the calling thread's object. Without an object, calls body(0, total).
 void ForPieces(int64_t total, int64_t unit, KernelThreads::Body body);
 
+// Copy and zero arrays of `bytes` bytes. Share the work as ForPieces does.
+void CopyShared(void* dst, const void* src, int64_t bytes);
+void ZeroShared(void* dst, int64_t bytes);
+
 // Returns BestKernels(), in which the functions cast, weighted_delta, axpy, scale_any and
 // combine_weighted share their work with the threads of the calling thread's object.
 const Kernels& SharedKernels();

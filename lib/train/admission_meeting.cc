@@ -14,7 +14,7 @@
 #include "lib/base/status.h"
 #include "lib/base/text.h"
 #include "lib/train/timed_call.h"
-#include "lib/train/worker_thread.h"
+#include "lib/train/worker.h"
 
 namespace entrain {
 namespace {
@@ -27,7 +27,7 @@ struct Outcome {
 };
 
 CallOptions Limited(absl::string_view doing, int64_t limit_ns = kAdmissionNs) {
-  WorkerThread::Doing(doing, limit_ns);
+  Worker::Doing(doing, limit_ns);
   return TimedCall(limit_ns, -1, true);
 }
 
@@ -44,7 +44,7 @@ absl::Status Say(absl::string_view what, Communicator& world, int64_t limit_ns) 
 // other ranks would wait for them in the new communicator.
 absl::StatusOr<std::shared_ptr<Communicator>> Part(EnlargedWorld* enlarged, int color, int key) {
   Communicator& world = *enlarged->world;
-  WorkerThread::Doing("newcomers: making the groups", 2 * kAdmissionNs);
+  Worker::Doing("newcomers: making the groups", 2 * kAdmissionNs);
   const int64_t usual_ns = world.timeout_ns();
   world.SetTimeout(std::min(usual_ns, kAdmissionNs));
   auto part = world.Split(color, key);
@@ -224,7 +224,7 @@ absl::Status CompareOutcomes(Communicator& world, int members, const absl::Statu
 absl::StatusOr<bool> AgreeToTakeIn(absl::string_view object, Communicator& from,
                                    Communicator& grown, const absl::Status& taken,
                                    int64_t limit_ns) {
-  WorkerThread::Doing("newcomers: agreeing that they are there", limit_ns);
+  Worker::Doing("newcomers: agreeing that they are there", limit_ns);
   uint32_t well = taken.ok() ? 1 : 0;
   const absl::Status agreed = from.Agree(&well, limit_ns);
   if (agreed.ok() && well != 0) {

@@ -5,11 +5,11 @@
 
 #include "absl/strings/str_format.h"
 
-#include "lib/device/device.h"
 #include "lib/kernels/kernel_threads.h"
 #include "lib/kernels/kernels.h"
 
 namespace entrain {
+
 AnchorGuard::AnchorGuard(const Slab& slab, const Anchors& anchors, AnchorCheck check)
     : slab_(slab),
       anchors_(anchors),
@@ -17,20 +17,16 @@ AnchorGuard::AnchorGuard(const Slab& slab, const Anchors& anchors, AnchorCheck c
       noted_(static_cast<size_t>(slab.layers()), 0),
       distrusted_(static_cast<size_t>(slab.layers()), 0) {}
 
-// On the host, hashes each block of the anchor while the block is in the cache. The squares of each
-// block are summed by themselves, and the sums of the blocks in their order, so the bits of the norm
-// do not depend on the number of threads. On a device, the hash is a separate pass.
+// Hashes each block of the anchor while the block is in the cache. The squares of each block are
+// summed by themselves, and the sums of the blocks in their order, so the bits of the norm do not
+// depend on the number of threads.
 double AnchorGuard::Measure(int layer, const float* theta) {
   const SlabLayer& l = slab_.layer(layer);
   const float* const anchor = anchors_.anchor(layer);
   if (anchor == nullptr) {
-    return CurrentKernels().sum_of_squares(theta, l.valid);
+    return SharedKernels().sum_of_squares(theta, l.valid);
   }
   uint64_t& noted = noted_[static_cast<size_t>(layer)];
-  if (KernelStream::Current() != nullptr) {
-    noted = compares() ? anchors_.HashOf(layer) : 0;
-    return CurrentKernels().square_of_delta(anchor, theta, l.valid);
-  }
   const Kernels& kernels = BestKernels();
   const auto blocks = static_cast<size_t>((l.shard + kHashBlock - 1) / kHashBlock);
   std::vector<double> squares(blocks);

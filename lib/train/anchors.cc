@@ -71,41 +71,22 @@ uint64_t CombineHashes(absl::Span<const uint64_t> hashes) {
   return combined == 0 ? 1 : combined;
 }
 
-Anchors::Anchors(const Slab& slab, DeviceRoom* room, bool offload)
-    : slab_(slab), room_(room), offload_(offload), offsets_(static_cast<size_t>(slab.layers())) {
+Anchors::Anchors(const Slab& slab) : slab_(slab), offsets_(static_cast<size_t>(slab.layers())) {
   for (const int l : slab_.training()) {
     offsets_[static_cast<size_t>(l)] = count_;
     count_ += slab_.layer(l).shard;
   }
 }
 
-absl::StatusOr<Anchors::Array> Anchors::Make() const {
-  const int64_t bytes = count_ * static_cast<int64_t>(sizeof(float));
-  Array array;
-  if (room_ != nullptr) {
-    ENTRAIN_ASSIGN_OR_RETURN(array.data, offload_ ? room_->KeepPinned(bytes) : room_->Keep(bytes));
-  } else {
-    ENTRAIN_ASSIGN_OR_RETURN(array.host, OwnedBuffer::Allocate(bytes));
-    array.data = array.host.data();
-  }
-  return array;
-}
-
-absl::Status Anchors::Reserve(int outer_arrays) {
-  while (static_cast<int>(reserved_.size()) < 1 + outer_arrays) {
-    ENTRAIN_ASSIGN_OR_RETURN(Array array, Make());
-    reserved_.push_back(std::move(array));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status Anchors::Create(const LayerArrays& live, int outer_arrays) {
-  ENTRAIN_RETURN_IF_ERROR(Reserve(outer_arrays));
-  for (Array& array : reserved_) {
-    ZeroArray(array.data, count_ * static_cast<int64_t>(sizeof(float)));
-    (anchor_.data == nullptr ? anchor_ : outer_.emplace_back()) = std::move(array);
+  std::vector<OwnedBuffer> arrays(static_cast<size_t>(1 + outer_arrays));
+  for (OwnedBuffer& array : arrays) {
+    ENTRAIN_ASSIGN_OR_RETURN(array,
+                             OwnedBuffer::Allocate(count_ * static_cast<int64_t>(sizeof(float))));
+    ZeroShared(array.data(), array.size());
   }
-  reserved_.clear();
+  anchor_ = std::move(arrays[0]);
+  outer_.assign(std::make_move_iterator(arrays.begin() + 1), std::make_move_iterator(arrays.end()));
   exist_ = true;
   seals_.assign(static_cast<size_t>(slab_.layers()), 0);
   for (const int l : slab_.training()) {
@@ -120,24 +101,14 @@ void Anchors::SealAll() {
   }
 }
 
-float* Anchors::Part(const Array& array, int layer) const {
-  return array.data == nullptr
+float* Anchors::Part(const OwnedBuffer& array, int layer) const {
+  return array.data() == nullptr
              ? nullptr
-             : reinterpret_cast<float*>(array.data) + offsets_[static_cast<size_t>(layer)];
+             : reinterpret_cast<float*>(array.data()) + offsets_[static_cast<size_t>(layer)];
 }
 
 uint64_t Anchors::HashOf(int layer) const {
-  const int64_t count = slab_.layer(layer).shard;
-  if (room_ == nullptr) {
-    return HashArray(anchor(layer), count);
-  }
-  KernelStream& on = *KernelStream::Current();
-  if (!on.status().ok()) {
-    return 0;
-  }
-  const auto hash = on.device().Hash(anchor(layer), count, on.stream(), on.limit());
-  on.Note(hash.status());
-  return hash.value_or(0);
+  return HashArray(anchor(layer), slab_.layer(layer).shard);
 }
 
 void Anchors::Seal(int layer) {
@@ -146,11 +117,7 @@ void Anchors::Seal(int layer) {
 
 void Anchors::Drop() {
   exist_ = false;
-  if (room_ != nullptr && anchor_.data != nullptr) {  // reuses device memory, which is never freed
-    reserved_.push_back(std::move(anchor_));
-    std::move(outer_.begin(), outer_.end(), std::back_inserter(reserved_));
-  }
-  anchor_ = Array();
+  anchor_ = OwnedBuffer();
   outer_.clear();
 }
 

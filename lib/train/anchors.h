@@ -3,9 +3,6 @@
 // momentum b; adamw: two moments). All arrays are f32 and cover only the layers that train. If
 // these layers have P parameters in M shards, each array takes 4 P / M bytes.
 //
-// On a device, a thread must bind the device's kernels (KernelStream) before it calls a function
-// that accesses the arrays.
-//
 // Thread safety: one thread at a time.
 #pragma once
 
@@ -17,13 +14,12 @@
 
 #include "lib/checkpoint/state_visitor.h"
 #include "lib/memory/buffer.h"
-#include "lib/train/device_room.h"
 #include "lib/train/layer_arrays.h"
 #include "lib/train/slab.h"
 
 namespace entrain {
 
-// Hashes of the bits of an array on the host. The hash of an array is made of the hashes of its
+// Hashes of the bits of an array. The hash of an array is made of the hashes of its
 // blocks of kHashBlock elements, of which the last may be shorter. So several threads can hash an
 // array, or hash each block while it is in the cache.
 constexpr int64_t kHashBlock = 16384;
@@ -35,15 +31,11 @@ uint64_t CombineHashes(absl::Span<const uint64_t> hashes);
 
 class Anchors {
  public:
-  // `room` belongs to the device that holds the anchors. It is null on the host. `slab` and `room`
-  // must outlive this object. With `offload`, the anchors are in page-locked host memory, which the
-  // device accesses over the bus.
-  Anchors(const Slab& slab, DeviceRoom* room, bool offload = false);
+  // `slab` must outlive this object.
+  explicit Anchors(const Slab& slab);
 
-  // Allocates the memory that Create needs.
-  absl::Status Reserve(int outer_arrays);
   // Copies the parameters `live` to the anchor, and creates `outer_arrays` arrays of zeros. Sets
-  // the anchor's padding to zero. Does not seal the anchors, because on a device Seal blocks.
+  // the anchor's padding to zero. Does not seal the anchors.
   absl::Status Create(const LayerArrays& live, int outer_arrays);
   void SealAll();
   void Drop();
@@ -57,16 +49,14 @@ class Anchors {
   }
   int outer_arrays() const { return static_cast<int>(outer_.size()); }
 
-  // Stores the hash of the layer's anchor. Must be called after each change of the anchor. On a
-  // device, blocks until the hash is computed.
+  // Stores the hash of the layer's anchor. Must be called after each change of the anchor.
   void Seal(int layer);
   // Does the same with the HashArray of the whole shard with its padding, which the caller has
   // computed.
   void Seal(int layer, uint64_t hash) { seals_[static_cast<size_t>(layer)] = hash; }
   // Returns the hash that Seal has stored last.
   uint64_t seal(int layer) const { return seals_[static_cast<size_t>(layer)]; }
-  // Computes the hash of the layer's anchor in memory. On a device, blocks until the hash is
-  // computed. After an error on the device, returns 0 and notes the error in the kernel stream.
+  // Computes the hash of the layer's anchor in memory.
   uint64_t HashOf(int layer) const;
   // Visits the arrays that a checkpoint contains. A caller that changes them must seal all layers
   // afterwards.
@@ -76,22 +66,13 @@ class Anchors {
   uint64_t checksum() const;
 
  private:
-  // An array that covers all layers that train.
-  struct Array {
-    OwnedBuffer host;
-    std::byte* data = nullptr;
-  };
-  absl::StatusOr<Array> Make() const;
-  float* Part(const Array& array, int layer) const;
+  float* Part(const OwnedBuffer& array, int layer) const;
 
   const Slab& slab_;
-  DeviceRoom* const room_;
-  const bool offload_;
   std::vector<int64_t> offsets_;  // by layer: start of its shard in each array
   int64_t count_ = 0;             // elements of each array
-  std::vector<Array> reserved_;
-  Array anchor_;
-  std::vector<Array> outer_;
+  OwnedBuffer anchor_;            // this array and those of outer_ cover all layers that train
+  std::vector<OwnedBuffer> outer_;
   bool exist_ = false;
   std::vector<uint64_t> seals_;  // by layer
 };

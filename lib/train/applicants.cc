@@ -11,7 +11,7 @@
 #include "lib/comm/applications.h"
 #include "lib/comm/runtime.h"
 #include "lib/train/admission_meeting.h"
-#include "lib/train/worker_thread.h"
+#include "lib/train/worker.h"
 
 namespace entrain {
 
@@ -23,7 +23,7 @@ absl::StatusOr<std::shared_ptr<Store>> Applicants::Open(const Stop& stop) {
 }
 
 int64_t Applicants::Count() {
-  WorkerThread::Doing("newcomers: looking into the store", kLookNs + kSecond);
+  Worker::Doing("newcomers: looking into the store", kLookNs + kSecond);
   const Stop stop{Deadline::After(kLookNs)};
   const auto count = [&]() -> absl::StatusOr<int64_t> {
     ENTRAIN_ASSIGN_OR_RETURN(const std::shared_ptr<Store> store, Open(stop));
@@ -50,7 +50,7 @@ absl::StatusOr<std::shared_ptr<Communicator>> Applicants::Grow(Communicator& fro
   options.timeout_ns = timeout_ns;
   options.attempt_ns = kAdmissionNs;
   options.name = name_;
-  WorkerThread::Doing("newcomers: connecting them", 2 * timeout_ns);
+  Worker::Doing("newcomers: connecting them", 2 * timeout_ns);
   return from.Grow(options);
 }
 

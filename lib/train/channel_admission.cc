@@ -47,7 +47,7 @@ ChannelAdmission::ChannelAdmission(const ChannelOptions& options, ReplicaWorld& 
       world_(world),
       alike_(AlikeForNewcomers(options)),
       applicants_("acco", options.admit_store, options.admit_name),
-      thread_(options.at.limit_ns, std::move(give_up)) {}
+      thread_(options.limit_ns, std::move(give_up)) {}
 
 ChannelAdmission::~ChannelAdmission() {
   const std::shared_ptr<Growth> growth = growth_;
@@ -89,7 +89,7 @@ void ChannelAdmission::Look() {
 void ChannelAdmission::Begin() {
   growth_ = std::make_shared<Growth>(world_.comm());
   thread_.Post([this, growth = growth_, room = Room()] {
-    auto made = applicants_.Grow(*growth->from, 1, room, options_.at.limit_ns);
+    auto made = applicants_.Grow(*growth->from, 1, room, options_.limit_ns);
     if (!made.ok()) {
       ENTRAIN_LOG(kInfo, "acco: newcomers: none was taken in: ", made.status().message());
     }
@@ -182,7 +182,7 @@ absl::Status ChannelAdmission::Run(GradientRound& round,
   const std::shared_ptr<Communicator> from = world_.comm();
   // A member reaches this barrier only after its caller's install. So after the barrier, no member
   // waits for the caller of another member.
-  WorkerThread::Doing("newcomers: waiting for the other members");
+  Worker::Doing("newcomers: waiting for the other members");
   if (const absl::Status here = from->Barrier(TimedCall(options_.timeout_ns, -1, true));
       !here.ok()) {
     TurnAway(grown.get(), here.message());
@@ -191,7 +191,7 @@ absl::Status ChannelAdmission::Run(GradientRound& round,
   EnlargedWorld enlarged;
   std::unique_ptr<ChannelCut> cut;
   const absl::Status taken = TakeIn(grown, round, &enlarged, &cut);
-  const auto well = AgreeToTakeIn("acco", *from, *grown, taken, options_.at.limit_ns);
+  const auto well = AgreeToTakeIn("acco", *from, *grown, taken, options_.limit_ns);
   if (!well.ok()) {
     const absl::Status loss = LossOf(from.get());
     return loss.ok() ? well.status() : loss;
@@ -200,7 +200,7 @@ absl::Status ChannelAdmission::Run(GradientRound& round,
     return absl::OkStatus();
   }
   round.Enlarge(enlarged, std::move(cut));
-  const absl::Status told = Welcome(*grown, options_.at.limit_ns);
+  const absl::Status told = Welcome(*grown, options_.limit_ns);
   if (!told.ok()) {  // a rank is lost, and the next round finds the loss
     ENTRAIN_LOG(kInfo, "acco: newcomers: ", told.message());
   }

@@ -43,7 +43,7 @@
 #include "lib/train/channel_cut.h"
 #include "lib/train/gradient_channel_options.h"
 #include "lib/train/replica_world.h"
-#include "lib/train/worker_thread.h"
+#include "lib/train/worker.h"
 
 namespace entrain {
 
@@ -60,7 +60,7 @@ struct AdmissionCounts {
 class ChannelAdmission {
  public:
   // `options` and `world` must outlive the object. Each rank of `world` is a replica. `give_up` is
-  // passed to WorkerThread; it must end the communicators of `world`.
+  // passed to Worker; it must end the communicators of `world`.
   ChannelAdmission(const ChannelOptions& options, ReplicaWorld& world,
                    absl::AnyInvocable<void(const absl::Status&)> give_up);
   // If a Grow is under way, ends it by ending its communicator.
@@ -100,7 +100,7 @@ class ChannelAdmission {
   std::atomic<bool> applied_{false};  // rank 0: Look has found applications; Tell clears the flag
   int64_t looked_ns_ = 0;             // rank 0: time at which the last Look began
   std::shared_ptr<Growth> growth_;    // null: no newcomer is connected or being connected
-  WorkerThread thread_;               // last member: its jobs use the other members
+  Worker thread_;                     // last member: its jobs use the other members
 };
 
 }  // namespace entrain

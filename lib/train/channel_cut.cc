@@ -13,7 +13,7 @@
 #include "lib/memory/buffer.h"
 #include "lib/train/state_transfer.h"
 #include "lib/train/timed_call.h"
-#include "lib/train/worker_thread.h"
+#include "lib/train/worker.h"
 
 namespace entrain {
 namespace {
@@ -61,7 +61,7 @@ absl::Status ChannelCut::Allocate() {
   copy_ = std::make_unique<ShardStep>(options_, left_.layer(0), 0);
   ENTRAIN_RETURN_IF_ERROR(copy_->Allocate());
   const int64_t widest = std::max(SizeOf(options_.params_dtype), SizeOf(options_.wire_dtype));
-  ENTRAIN_ASSIGN_OR_RETURN(sum_, PlacedArray::Allocate(nullptr, layer().shard * widest));
+  ENTRAIN_ASSIGN_OR_RETURN(sum_, OwnedBuffer::Allocate(layer().shard * widest));
   return absl::OkStatus();
 }
 
@@ -84,7 +84,7 @@ void ChannelCut::AddUp() {
 CallOptions ChannelCut::Limited(const char* doing, int64_t tag, int64_t limit_ns,
                                 int64_t bytes) const {
   const int64_t limit = limit_ns > 0 ? TransferLimit(limit_ns, bytes) : options_.timeout_ns;
-  WorkerThread::Doing(doing, limit);
+  Worker::Doing(doing, limit);
   return TimedCall(limit, tag, true);
 }
 

@@ -26,7 +26,7 @@
 
 #include "lib/base/call.h"
 #include "lib/comm/communicator.h"
-#include "lib/device/arrays.h"
+#include "lib/memory/buffer.h"
 #include "lib/train/commit_plan.h"
 #include "lib/train/gradient_channel_options.h"
 #include "lib/train/shard_step.h"
@@ -59,8 +59,7 @@ class ChannelCut {
   bool has_copy() const { return copy_ != nullptr; }
   int64_t bytes() const;
 
-  // Initialises the own shard and the copy from the parameters (ShardStep::Start). Must be called
-  // inside ComputeAt.
+  // Initialises the own shard and the copy from the parameters (ShardStep::Start).
   void Start(const std::byte* params);
   // Collective. Sends this rank's sum of gradients, which is in `com`, to the right neighbour.
   // Receives the sum of the left neighbour. Does nothing if this rank has no copy.
@@ -101,7 +100,7 @@ class ChannelCut {
   const Slab slab_, left_;  // the slabs of this rank and of its left neighbour
   ShardStep own_;
   std::unique_ptr<ShardStep> copy_;
-  PlacedArray sum_;  // the left neighbour's sum of gradients
+  OwnedBuffer sum_;  // the left neighbour's sum of gradients
   ShardSums sums_;
 };
 

@@ -2,11 +2,7 @@
 // round is in flight from Post to Take.
 //
 //   caller   Post |  ...  IsUnderWay, AwaitUntil, WhenOver  ...  | Await, Take
-//   worker        | job: GradientRound::Run | on a device also: ChannelCalls::Settle
-//
-// On a device, Await waits only for the first job, because the caller's stream waits for the work
-// that this job has enqueued. After the last round of the run, Await also waits for the second job,
-// because no later call would return an error of the second job.
+//   worker        | job: GradientRound::Run
 //
 // Thread safety: only the caller's thread may use the object.
 #pragma once
@@ -24,19 +20,19 @@
 #include "lib/train/channel_progress.h"
 #include "lib/train/delay_rule.h"
 #include "lib/train/gradient_round.h"
-#include "lib/train/worker_thread.h"
+#include "lib/train/worker.h"
 
 namespace entrain {
 
 class ChannelJobs {
  public:
-  // `round` must outlive the object. The other arguments are passed to WorkerThread.
+  // `round` must outlive the object. The other arguments are passed to Worker.
   ChannelJobs(GradientRound& round, int64_t limit_ns,
               absl::AnyInvocable<void(const absl::Status&)> give_up,
               absl::AnyInvocable<void(absl::string_view)> inside)
       : round_(round), worker_(limit_ns, std::move(give_up), std::move(inside)) {}
 
-  // Posts the jobs of a round to the worker. Must be called after ChannelBuffers::Take has copied
+  // Posts the job of a round to the worker. Must be called after ChannelBuffers::Take has copied
   // the round's gradients.
   void Post(RoundKind kind, const RoundCounts& mine);
   // Returns true from Post to Take. Meanwhile a round is under way, or is over and was not taken.
@@ -48,7 +44,7 @@ class ChannelJobs {
   absl::StatusOr<bool> AwaitUntil(Deadline until);
   // Calls `then` once with the round's status, as soon as Await would not block. This may happen
   // before WhenOver returns, or later on the worker's thread.
-  void WhenOver(WorkerThread::Continuation then);
+  void WhenOver(Worker::Continuation then);
   // Blocks until the results of the round in flight may be used. Returns the worker's error.
   absl::Status Await();
   // Takes the round for which Await has waited: no round is in flight afterwards.
@@ -64,20 +60,20 @@ class ChannelJobs {
   void Restore(bool in_flight);
   // Returns the sum of the times of all rounds.
   uint64_t round_ns() const { return round_ns_.load(std::memory_order_relaxed); }
-  WorkerThread& worker() { return worker_; }
-  const WorkerThread& worker() const { return worker_; }
+  Worker& worker() { return worker_; }
+  const Worker& worker() const { return worker_; }
 
  private:
-  uint64_t PostJob(bool last, absl::AnyInvocable<absl::Status()> run);
+  absl::Status Run(RoundKind kind, const RoundCounts& mine);
 
   GradientRound& round_;
   bool in_flight_ = false, started_ = false;
-  uint64_t job_ = 0;              // first job of the round in flight; 0: the round was loaded
+  uint64_t job_ = 0;              // job of the round in flight; 0: the round was loaded
   int64_t posted_ = 0;            // number of rounds posted
   std::atomic<int64_t> over_{0};  // number of posted rounds that are over
   std::atomic<uint64_t> round_ns_{0};
 
-  WorkerThread worker_;  // last member: its jobs use the other members
+  Worker worker_;  // last member: its jobs use the other members
 };
 
 }  // namespace entrain

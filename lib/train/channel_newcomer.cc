@@ -13,7 +13,7 @@ namespace entrain {
 
 absl::Status ChannelNewcomer::Join(int64_t wait_ns) {
   ENTRAIN_ASSIGN_OR_RETURN(const uint64_t group, GroupOf(own_));
-  const int64_t limit_ns = wait_ns > 0 ? wait_ns : options_.at.limit_ns;
+  const int64_t limit_ns = wait_ns > 0 ? wait_ns : options_.limit_ns;
   const Deadline until = Deadline::After(limit_ns);
   return ApplyUntilTakenIn(
       "acco", own_, options_.admit_store, options_.admit_name, limit_ns,
@@ -44,7 +44,7 @@ absl::Status ChannelNewcomer::Attempt(const std::shared_ptr<Communicator>& world
   }
   ranks_ = world->size();
   round_.Become(enlarged, std::move(cut), totals);
-  const absl::Status told = all.ok() ? Welcome(*world, options_.at.limit_ns) : all;
+  const absl::Status told = all.ok() ? Welcome(*world, options_.limit_ns) : all;
   return told.ok() || round_.ranks().recovery() == nullptr ? told : GoOnWithoutLost(members);
 }
 

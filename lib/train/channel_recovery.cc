@@ -7,7 +7,7 @@
 #include "lib/base/status.h"
 #include "lib/train/gradient_round.h"
 #include "lib/train/timed_call.h"
-#include "lib/train/worker_thread.h"
+#include "lib/train/worker.h"
 
 namespace entrain {
 
@@ -55,7 +55,7 @@ absl::Status ChannelRecovery::Shrink(const GradientRound& round) {
       causes.push_back(loss);
     }
   }
-  WorkerThread::Doing("after a loss: ending the communicators");
+  Worker::Doing("after a loss: ending the communicators");
   for (const auto& one : {cut, world}) {
     if (!causes.empty()) {
       one->EndWith(causes[0]);
@@ -98,10 +98,10 @@ absl::Status ChannelRecovery::GoOn(GradientRound& round) {
   }
   ENTRAIN_RETURN_IF_ERROR(CutAnew(round));
   if (plan.finished >= 0) {
-    WorkerThread::Doing("after a loss: parameters of the round");
+    Worker::Doing("after a loss: parameters of the round");
     ENTRAIN_RETURN_IF_ERROR(round.ShareParameters(plan.finished, plan.rounds));
   } else if (plan.decided >= 0) {
-    WorkerThread::Doing("after a loss: gathering the masters");
+    Worker::Doing("after a loss: gathering the masters");
     ENTRAIN_RETURN_IF_ERROR(round.GatherMasters());
   }
   return absl::OkStatus();
@@ -110,7 +110,7 @@ absl::Status ChannelRecovery::GoOn(GradientRound& round) {
 absl::StatusOr<std::vector<ChannelPlace>> ChannelRecovery::GatherPlaces(const ChannelPlace& mine) {
   const std::shared_ptr<Communicator> world = world_.comm();
   const CallOptions options = TimedCall(timeout_ns_, -1, true);
-  WorkerThread::Doing("after a loss: how far the others have come", options.timeout_ns);
+  Worker::Doing("after a loss: how far the others have come", options.timeout_ns);
   std::vector<ChannelPlace> places(static_cast<size_t>(world->size()));
   constexpr int64_t kNumbers = sizeof(ChannelPlace) / sizeof(int64_t);
   ENTRAIN_RETURN_IF_ERROR(world->AllGather(&mine, places.data(), kNumbers, DType::kI64, options));
@@ -121,7 +121,7 @@ absl::StatusOr<std::vector<ChannelPlace>> ChannelRecovery::GatherPlaces(const Ch
 // has not made its step makes it.
 absl::Status ChannelRecovery::Decide(const CommitPlan& plan, GradientRound& round) {
   const CallOptions options = TimedCall(timeout_ns_, -1, true);
-  WorkerThread::Doing("after a loss: the votes", options.timeout_ns);
+  Worker::Doing("after a loss: the votes", options.timeout_ns);
   RoundOutcome outcome = round.state().outcome();
   static_assert(std::is_trivially_copyable_v<RoundOutcome>);
   ENTRAIN_RETURN_IF_ERROR(
@@ -136,7 +136,7 @@ absl::Status ChannelRecovery::CutAnew(GradientRound& round) {
                            HoldersOf(round.ranks().cut().members(), left));
   ENTRAIN_RETURN_IF_ERROR(round.ranks().PrepareCut(world_.comm(), left, holders));
   const CallOptions options = TimedCall(timeout_ns_, -1, true);
-  WorkerThread::Doing("after a loss: the votes for the new cut", options.timeout_ns);
+  Worker::Doing("after a loss: the votes for the new cut", options.timeout_ns);
   ENTRAIN_RETURN_IF_ERROR(world_.comm()->Barrier(options));
   round.ranks().TakeCut();
   return absl::OkStatus();

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "lib/base/status.h"
-#include "lib/device/device.h"
+#include "lib/kernels/kernel_threads.h"
 
 namespace entrain {
 namespace {
@@ -78,8 +78,7 @@ absl::Status ChannelState::CheckSavable(CheckpointKind) const {
 }
 
 // Must be called first in a save or a load. Drains the worker, then checks that all ranks may
-// continue. Drains the worker first, because on a device the calls of jobs and of checkpoints have
-// no tags.
+// continue.
 absl::Status ChannelState::Prepare(AllRanks& all, CheckpointKind kind, absl::Status mine) {
   ENTRAIN_RETURN_IF_ERROR(parts_.jobs.worker().Drain());
   mine.Update(CheckKind(parts_.options, kind));
@@ -95,7 +94,7 @@ absl::Status ChannelState::Save(const CheckpointOptions& given) {
     options.takes_over = std::exchange(repeated, true);
     ENTRAIN_RETURN_IF_ERROR(Prepare(all, options.kind, CheckOptions(options)));
     ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
-    StateList state(slab(), options.kind, parts_.round.buffers().own().callers());
+    StateList state(slab(), options.kind);
     VisitState(state);
     return SaveState(all, PartOf(slab(), parts_.options), options,
                      parts_.round.state().progress().commits(), state);
@@ -148,11 +147,10 @@ absl::StatusOr<std::unique_ptr<OpenState>> ChannelState::Open(CheckpointKind kin
     ranks().AwaitNewcomers();
     ENTRAIN_RETURN_IF_ERROR(CheckKind(parts_.options, kind));
     ENTRAIN_RETURN_IF_ERROR(CheckSavable(kind));
-    auto list = std::make_unique<StateList>(slab(), kind, parts_.round.buffers().own().callers());
+    auto list = std::make_unique<StateList>(slab(), kind);
     VisitState(*list);
     return OpenState::Make(this, AllRanks(ranks().comm(), nullptr, 0),
-                           PartOf(slab(), parts_.options), std::move(list),
-                           parts_.options.at.limit_ns);
+                           PartOf(slab(), parts_.options), std::move(list));
   };
   auto opened = open();
   return opened.ok() ? std::move(opened) : Annotate(opened.status(), "acco: state");
@@ -162,11 +160,11 @@ absl::Status ChannelState::Load(const CheckpointOptions& options) {
   ENTRAIN_RETURN_IF_ERROR(parts_.failure.status());
   Quieten();
   AllRanks all(ranks().comm(), nullptr, options.timeout_ns);
-  StateList state(slab(), options.kind, parts_.round.buffers().own().callers());
+  StateList state(slab(), options.kind);
   return Restore(all, "load", CheckOptions(options), &state, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
     if (options.kind == CheckpointKind::kPortable) {
-      StateList exact(slab(), CheckpointKind::kExact, parts_.round.buffers().own().callers());
+      StateList exact(slab(), CheckpointKind::kExact);
       VisitState(exact);
       state.SetExact(exact);
     }
@@ -178,7 +176,7 @@ absl::Status ChannelState::TakeUp(OpenState& state, int64_t timeout_ns) {
   ENTRAIN_RETURN_IF_ERROR(parts_.failure.status());
   Quieten();
   AllRanks all(ranks().comm(), nullptr, timeout_ns);
-  StateList live(slab(), state.kind(), parts_.round.buffers().own().callers());
+  StateList live(slab(), state.kind());
   const absl::Status status =
       Restore(all, "commit", absl::OkStatus(), &live, [&] { return state.GiveTo(all, &live); });
   state.TakeBack(&live);
@@ -202,11 +200,7 @@ absl::Status ChannelState::Restore(AllRanks& all, absl::string_view doing, absl:
   ++moves_;
   continues_ = true;
   record_.Clear();
-  if (const absl::Status applied =
-          Annotate(state->Apply(all.deadline()), absl::StrCat("acco: ", doing));
-      !applied.ok()) {
-    return parts_.failure.Note(applied);
-  }
+  state->Apply();
   RoundState& round = parts_.round.state();
   const ChannelRecord::Rounds rounds = record_.Read(state->kind(), round.progress());
   parts_.rule.Restore(rounds.kind == RoundKind::kEstimate);
@@ -230,13 +224,8 @@ absl::Status ChannelState::GoOnFromMasters(const AllRanks& all) {
   parts_.held = {};
   parts_.round.state().progress().ForgetStops();
   parts_.landed.finished = parts_.round.state().progress().Done();
-  absl::Status went_on = ComputeAt(parts_.round.buffers().own().at(), [&] {
-    ZeroArray(parts_.accumulator.data(), parts_.accumulator.size());
-  });
-  if (went_on.ok()) {
-    went_on = parts_.round.PublishMasters();
-  }
-  const absl::Status status = End(all, went_on, "load");
+  ZeroShared(parts_.accumulator.data(), parts_.accumulator.size());
+  const absl::Status status = End(all, parts_.round.PublishMasters(), "load");
   return status.ok() ? status : parts_.failure.NoteForAll(status);
 }
 

@@ -16,7 +16,7 @@
 
 #include "lib/base/dtype.h"
 #include "lib/checkpoint/state_visitor.h"
-#include "lib/device/arrays.h"
+#include "lib/memory/buffer.h"
 #include "lib/train/all_ranks.h"
 #include "lib/train/callers_arrays.h"
 #include "lib/train/channel_failure.h"
@@ -45,7 +45,7 @@ class ChannelState final : public StateOwner {
   // The parts of the gradient channel that this object uses. They must outlive this object.
   struct Parts {
     const ChannelOptions& options;
-    const PlacedArray& accumulator;
+    const OwnedBuffer& accumulator;
     RoundCounts& held;
     MicrobatchQuota& quota;
     DelayRule& rule;

@@ -11,7 +11,7 @@
 #include "lib/base/status.h"
 #include "lib/train/state_transfer.h"
 #include "lib/train/timed_call.h"
-#include "lib/train/worker_thread.h"
+#include "lib/train/worker.h"
 
 namespace entrain {
 namespace {
@@ -31,7 +31,7 @@ absl::Status CompareShards(const EnlargedWorld& enlarged, const ChannelCut* befo
   using Hashes = std::array<uint64_t, 2>;  // before, after
   const int64_t limit_ns =
       HashLimit(kAdmissionNs, 2 * BytesOfLargestShard(after, enlarged.parties.donors.size()));
-  WorkerThread::Doing("newcomers: hashes of the shards", 2 * limit_ns);
+  Worker::Doing("newcomers: hashes of the shards", 2 * limit_ns);
   const Hashes mine = {before == nullptr ? 0 : before->Hash(), after.Hash()};
   std::vector<Hashes> all(enlarged.places.size());
   ENTRAIN_RETURN_IF_ERROR(enlarged.sync->AllGather(mine.data(), all.data(), mine.size(),

@@ -58,7 +58,6 @@ class Saver {
   absl::Status PrepareFile();
   absl::Status CheckMayReplace(const Manifest& old) const;
   void Bring();
-  ConstBytes BytesOf(const Brought& brought);
   Manifest Draft() const;
 
   absl::Status SaveFull();
@@ -88,7 +87,6 @@ class Saver {
   const StateList& state_;
   const std::string path_;
   std::vector<Brought> brought_;
-  OwnedBuffer staged_;                        // host memory for one array of a device
   std::unique_ptr<CheckpointWriter> writer_;  // on rank 0: writes NAME.ckpt
   // Owned by writer_. Null if the caller's functions write.
   FileTarget* file_ = nullptr;
@@ -105,9 +103,7 @@ class Saver {
 
 absl::Status Saver::Prepare() {
   ENTRAIN_RETURN_IF_ERROR(state_.status());
-  ENTRAIN_RETURN_IF_ERROR(options_.functions ? PrepareFunctions() : PrepareFile());
-  ENTRAIN_ASSIGN_OR_RETURN(staged_, OwnedBuffer::Allocate(state_.staged_bytes()));
-  return state_.Settle(all_.deadline());
+  return options_.functions ? PrepareFunctions() : PrepareFile();
 }
 
 absl::Status Saver::PrepareFunctions() {
@@ -166,14 +162,6 @@ void Saver::Bring() {
   }
 }
 
-// Returns the bytes of the array. After an error, which failed_ keeps, returns undefined bytes of
-// the same length.
-ConstBytes Saver::BytesOf(const Brought& brought) {
-  const auto bytes = state_.Read(*brought.item, staged_.data(), all_.deadline());
-  failed_.Update(bytes.status());
-  return bytes.value_or(ConstBytes(staged_.data(), static_cast<size_t>(brought.item->bytes())));
-}
-
 Manifest Saver::Draft() const {
   Manifest draft;
   draft.kind = options_.kind;
@@ -208,7 +196,7 @@ absl::Status Saver::SendAll() {
   const std::string text = ToJson(list);
   ENTRAIN_RETURN_IF_ERROR(all_.Send(AsBytes(text)));
   for (const Brought& brought : brought_) {
-    ENTRAIN_RETURN_IF_ERROR(all_.Send(BytesOf(brought)));
+    ENTRAIN_RETURN_IF_ERROR(all_.Send(brought.item->value()));
   }
   return all_.EndSend();
 }
@@ -321,7 +309,7 @@ absl::Status Saver::TakePayload(int rank, Source* source) {
   };
   const size_t at = source->next++;
   if (rank == 0) {
-    append(BytesOf(brought_[at]));
+    append(brought_[at].item->value());
     return absl::OkStatus();
   }
   return all_.Receive(rank, append);
@@ -346,7 +334,7 @@ absl::Status Saver::SaveSharded() {
   if (all_.first()) {
     for (const Brought& brought : brought_) {
       failed_.Update(failed_.ok() ? writer_->Begin(brought.array) : absl::OkStatus());
-      const ConstBytes bytes = BytesOf(brought);
+      const ConstBytes bytes = brought.item->value();
       failed_.Update(failed_.ok() ? writer_->Append(bytes) : absl::OkStatus());
     }
   }
@@ -358,7 +346,7 @@ absl::Status Saver::WriteOwn() {
   ENTRAIN_ASSIGN_OR_RETURN(const auto writer, CheckpointWriter::Create(path));
   for (const Brought& brought : brought_) {
     ENTRAIN_RETURN_IF_ERROR(writer->Begin(brought.array));
-    ENTRAIN_RETURN_IF_ERROR(writer->Append(BytesOf(brought)));
+    ENTRAIN_RETURN_IF_ERROR(writer->Append(brought.item->value()));
     ENTRAIN_RETURN_IF_ERROR(failed_);
   }
   ENTRAIN_RETURN_IF_ERROR(writer->Finish(Draft()));

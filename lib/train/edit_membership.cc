@@ -46,10 +46,6 @@ void EditMembership::LimitSilence(
 absl::StatusOr<std::unique_ptr<ReplicaWorld>> EditMembership::MakeWorld(absl::string_view option,
                                                                         bool apart) const {
   const ExchangeGroups groups = parts_.exchange.members().groups();
-  if (parts_.on_device) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(option, " does not go with parameters on a device"));
-  }
   const ReplicaPlace mine = {.replica = groups.sync->rank(),
                              .slot = groups.model == nullptr ? 0 : groups.model->rank()};
   std::shared_ptr<Communicator> world = groups.sync;
@@ -175,10 +171,6 @@ NamedGroups EditMembership::Alike() const {
 }
 
 absl::Status EditMembership::Join(int64_t wait_ns) {
-  if (parts_.on_device) {
-    return RefuseOption("on_loss", static_cast<int32_t>(parts_.options.on_loss),
-                        "(finish) does not go with parameters on a device");
-  }
   Newcomer newcomer({parts_.options, parts_.shards.slab(), parts_.shards.live(), parts_.exchange,
                      *parts_.mesh.comm(Axis::kModel)},
                     Alike());

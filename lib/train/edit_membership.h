@@ -39,7 +39,6 @@ class EditMembership {
     const LayerShards& shards;
     const EditOptions& options;
     const FragmentSchedule& schedule;
-    bool on_device;  // parameters are on a device
     SyncTrigger& trigger;
     StepCounter& counter;
     Exchange& exchange;

@@ -113,8 +113,6 @@
   X(double, ewma_threshold, 3, Above(0), o.skip_anomaly,                                                               \
     "has no effect without skip_anomaly; set both", true,                                                              \
     "distance above the mean that is rejected, in deviations")                                                         \
-  X(bool, cpu_offload, false, Switch(), true, nullptr, false,                                                          \
-    "on a device: anchors and outer state are in host memory")                                                         \
   X(bool, is_debug, false, Switch(), true, nullptr, false,                                                             \
     "the log has a line for each layer and exchange")                                                                  \
   X(bool, compat, false, Switch(), true, nullptr, true,                                                                \

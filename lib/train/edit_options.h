@@ -93,15 +93,6 @@ struct EditOptions {
   bool scales_outer() const {
     return clip_pseudo_grad > 0 || staleness_penalty || outer_momentum_clip > 0;
   }
-  // Returns the largest number of deltas in flight on a device. With two deltas, one is sent while
-  // the replica finishes the other. With random numbers only one delta may be in flight, because
-  // the random numbers are drawn in the order in which deltas are copied to the host.
-  int in_flight() const {
-    const bool draws = sparsification_method == Sparsification::kRandom ||
-                       sparsification_method == Sparsification::kRescaledRandom ||
-                       wire_rounding == WireRounding::kStochastic;
-    return draws || (prefetch == 0 && overlap_steps == 0) ? 1 : 2;
-  }
   // Returns true if rounds may be closed without some replicas.
   bool closes_early() const { return quorum > 0 || round_deadline > 0; }
   // Returns true if rounds are closed early, and no replica waits for them (background_rounds.h).

@@ -142,7 +142,6 @@ absl::Status EditState::Save(const CheckpointOptions& given) {
   ENTRAIN_RETURN_IF_ERROR(parts_.error.status());
   ENTRAIN_RETURN_IF_ERROR(CheckNobodyLeaves());
   absl::Status mine = CheckOptions(given);
-  mine.Update(parts_.worker.ComeToRest(given.timeout_ns));
   mine.Update(CheckRendezvous(given.kind));
   mine.Update(PrepareSnapshots());
   if (mine.ok()) {
@@ -153,17 +152,17 @@ absl::Status EditState::Save(const CheckpointOptions& given) {
   CheckpointOptions options = given;
   options.overwrite |= continues_;
   bool repeated = false;
-  return parts_.runner.MakeJointCall(
-      [&] { return Everybody(options.timeout_ns); },
-      [&](AllRanks& all, std::string*) -> absl::Status {
-        options.takes_over = std::exchange(repeated, true);
-        ENTRAIN_RETURN_IF_ERROR(all.Agree(mine));
-        ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
-        StateList state(slab(), options.kind, parts_.worker.arrays());
-        VisitState(state);
-        return SaveState(all, Part(), options, parts_.counter.step(), state);
-      },
-      "save", &unused);
+  return parts_.runner.MakeJointCall([&] { return Everybody(options.timeout_ns); },
+                                     [&](AllRanks& all, std::string*) -> absl::Status {
+                                       options.takes_over = std::exchange(repeated, true);
+                                       ENTRAIN_RETURN_IF_ERROR(all.Agree(mine));
+                                       ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
+                                       StateList state(slab(), options.kind);
+                                       VisitState(state);
+                                       return SaveState(all, Part(), options, parts_.counter.step(),
+                                                        state);
+                                     },
+                                     "save", &unused);
 }
 
 absl::Status EditState::Reduce(const JointReduction& reduction) {
@@ -210,25 +209,24 @@ absl::Status EditState::CheckTogether() const {
 absl::Status EditState::Load(const CheckpointOptions& options) {
   ENTRAIN_RETURN_IF_ERROR(parts_.error.status());
   AllRanks all = Everybody(options.timeout_ns);
-  StateList state(slab(), options.kind, parts_.worker.arrays());
-  return Restore(all, "load", options.timeout_ns, CheckOptions(options), &state,
-                 [&]() -> absl::Status {
-                   ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
-                   if (options.kind == CheckpointKind::kPortable) {
-                     StateList exact(slab(), CheckpointKind::kExact, parts_.worker.arrays());
-                     VisitState(exact);
-                     state.SetExact(exact);
-                   }
-                   return LoadState(all, Part(), options, &state);
-                 });
+  StateList state(slab(), options.kind);
+  return Restore(all, "load", CheckOptions(options), &state, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
+    if (options.kind == CheckpointKind::kPortable) {
+      StateList exact(slab(), CheckpointKind::kExact);
+      VisitState(exact);
+      state.SetExact(exact);
+    }
+    return LoadState(all, Part(), options, &state);
+  });
 }
 
 absl::Status EditState::TakeUp(OpenState& state, int64_t timeout_ns) {
   ENTRAIN_RETURN_IF_ERROR(parts_.error.status());
   AllRanks all = Everybody(timeout_ns);
-  StateList live(slab(), state.kind(), parts_.worker.arrays());
-  const absl::Status status = Restore(all, "commit", timeout_ns, absl::OkStatus(), &live,
-                                      [&] { return state.GiveTo(all, &live); });
+  StateList live(slab(), state.kind());
+  const absl::Status status =
+      Restore(all, "commit", absl::OkStatus(), &live, [&] { return state.GiveTo(all, &live); });
   state.TakeBack(&live);
   return status;
 }
@@ -243,7 +241,6 @@ absl::StatusOr<std::unique_ptr<OpenState>> EditState::Open(CheckpointKind kind) 
   // their values later.
   const bool creates = LacksAnchors();
   const auto open = [&]() -> absl::StatusOr<std::unique_ptr<OpenState>> {
-    ENTRAIN_RETURN_IF_ERROR(parts_.worker.ComeToRest(0));
     ENTRAIN_RETURN_IF_ERROR(CheckQuiet());
     ENTRAIN_RETURN_IF_ERROR(PrepareSnapshots());
     ENTRAIN_RETURN_IF_ERROR(parts_.worker.Drain());
@@ -251,10 +248,9 @@ absl::StatusOr<std::unique_ptr<OpenState>> EditState::Open(CheckpointKind kind) 
       ENTRAIN_RETURN_IF_ERROR(
           parts_.worker.RunHere([this] { return parts_.exchange.CreateAnchors(); }));
     }
-    auto list = std::make_unique<StateList>(slab(), kind, parts_.worker.arrays());
+    auto list = std::make_unique<StateList>(slab(), kind);
     VisitState(*list);
-    return OpenState::Make(this, Everybody(0), Part(), std::move(list),
-                           parts_.worker.arrays().limit_ns);
+    return OpenState::Make(this, Everybody(0), Part(), std::move(list));
   };
   auto opened = open();
   if (creates) {
@@ -265,13 +261,11 @@ absl::StatusOr<std::unique_ptr<OpenState>> EditState::Open(CheckpointKind kind) 
 
 // Replaces the state by the values that `fill` loads into `state`, and continues from them. If a
 // check or `fill` fails, the old state is kept. After any later error the EDiT object has failed.
-absl::Status EditState::Restore(AllRanks& all, absl::string_view doing, int64_t timeout_ns,
-                                absl::Status mine, StateList* state,
-                                absl::FunctionRef<absl::Status()> fill) {
+absl::Status EditState::Restore(AllRanks& all, absl::string_view doing, absl::Status mine,
+                                StateList* state, absl::FunctionRef<absl::Status()> fill) {
   // Allocates the anchors into which `fill` loads. They are dropped if this fails.
   const bool creates = LacksAnchors();
   const auto restore = [&]() -> absl::Status {
-    mine.Update(parts_.worker.ComeToRest(timeout_ns));
     mine.Update(CheckQuiet());
     mine.Update(CheckOnTime());
     mine.Update(CheckNothingBehind());
@@ -295,20 +289,11 @@ absl::Status EditState::Restore(AllRanks& all, absl::string_view doing, int64_t 
   }
   ++moves_;
   continues_ = true;
-  if (const absl::Status applied =
-          Annotate(state->Apply(all.deadline()), absl::StrCat("edit: ", doing));
-      !applied.ok()) {
-    parts_.runner.Fail(applied);
-    return applied;
-  }
-  const absl::Status gone_on = parts_.worker.RunHere([&] {
+  state->Apply();
+  return parts_.worker.RunHere([&] {
     GoOnFrom(state->kind());
     return absl::OkStatus();
   });
-  if (!gone_on.ok()) {
-    parts_.runner.Fail(gone_on);
-  }
-  return gone_on;
 }
 
 // Prepares VisitState for exchanges that overlap with further steps.

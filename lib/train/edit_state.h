@@ -95,8 +95,8 @@ class EditState final : public StateOwner {
   absl::Status CheckNobodyLeaves() const;
   absl::Status CheckLoaded(const StateList& state) const;
   absl::Status PrepareSnapshots();
-  absl::Status Restore(AllRanks& all, absl::string_view doing, int64_t timeout_ns,
-                       absl::Status mine, StateList* state, absl::FunctionRef<absl::Status()> fill);
+  absl::Status Restore(AllRanks& all, absl::string_view doing, absl::Status mine, StateList* state,
+                       absl::FunctionRef<absl::Status()> fill);
   void GoOnFrom(CheckpointKind kind);
   AllRanks Everybody(int64_t timeout_ns) const;
   ModelPart Part() const;

@@ -11,14 +11,13 @@
 #include "lib/base/status.h"
 #include "lib/kernels/kernels.h"
 #include "lib/memory/buffer.h"
-#include "lib/train/device_waits.h"
-#include "lib/train/worker_thread.h"
+#include "lib/train/worker.h"
 
 namespace entrain {
 namespace {
 
 constexpr int64_t kFloat = sizeof(float);
-constexpr int kInFlightOnHost = 2;
+constexpr int kInFlight = 2;
 
 std::unique_ptr<DeltaReducer> ReducerOf(const EditOptions& options) {
   const Merging merging = options.merging();
@@ -47,14 +46,7 @@ void VisitReducer(MergeState* state, bool owes, const Slab& slab, StateVisitor& 
 
 // Returns true if the mean is practically zero. By this test, the published code finds out whether
 // all replicas were rejected. Each rank tests its own shard.
-bool Vanishes(const float* mean, int64_t count, DeviceRoom* room) {
-  std::vector<float> here;
-  if (room != nullptr) {
-    here.resize(static_cast<size_t>(count));
-    CopyArray(here.data(), mean, count * kFloat);
-    KernelStream::Current()->Note(WaitForKernels(room->limit()));
-    mean = here.data();
-  }
+bool Vanishes(const float* mean, int64_t count) {
   double sum = 0;
   for (int64_t i = 0; i < count; ++i) {
     sum += std::abs(mean[i]);
@@ -78,24 +70,23 @@ void LogDecision(int layer, uint64_t rendezvous, int replica, const LayerReport&
 }  // namespace
 
 Exchange::Exchange(const Slab& slab, const LayerArrays& live, const EditOptions& options,
-                   ExchangeGroups groups, DeviceRoom* room)
+                   ExchangeGroups groups)
     : slab_(slab),
       live_(live),
       options_(options),
-      room_(room),
       members_(std::move(groups), options.timeout_ns),
       sums_(slab, members_.now(), options.timeout_ns),
       reducer_(ReducerOf(options)),
-      anchors_(slab, room, options.cpu_offload),
+      anchors_(slab),
       outer_(slab, options),
       gaps_(slab.layers()),
       state_(slab, options_, members_, &anchors_),
       theta_(slab, live, anchors_),
-      snapshots_(slab, live, options_, anchors_, &theta_, room),
+      snapshots_(slab, live, options_, anchors_, &theta_),
       verdicts_(slab, options_),
       rendezvous_({slab, options_, members_, sums_, anchors_, snapshots_, theta_, verdicts_, state_,
                    outer_, gaps_}),
-      deltas_(room, slab.largest().shard),
+      deltas_(2 * DeltaBytesOf(slab.largest().shard)),
       outcomes_(static_cast<size_t>(slab.layers())),
       flights_(static_cast<size_t>(slab.layers())) {}
 
@@ -109,39 +100,13 @@ Exchange::~Exchange() {
 }
 
 absl::Status Exchange::Reserve() {
-  ENTRAIN_RETURN_IF_ERROR(theta_.Reserve(room_));
+  ENTRAIN_RETURN_IF_ERROR(theta_.Reserve());
   ENTRAIN_RETURN_IF_ERROR(snapshots_.ReserveMerge());
-  ENTRAIN_RETURN_IF_ERROR(state_.Reserve());
-  return room_ == nullptr ? absl::OkStatus() : ReserveOnDevice();
+  return state_.Reserve();
 }
 
-absl::Status Exchange::ReserveOnDevice() {
-  const int64_t most = slab_.largest().shard;
-  ENTRAIN_ASSIGN_OR_RETURN(float* const delta, deltas_.Reserve(options_.in_flight()));
-  if (!options_.plain()) {
-    ENTRAIN_RETURN_IF_ERROR(anchors_.Reserve(outer_.arrays()));
-  }
-  if (options_.overlap_steps > 0) {
-    ENTRAIN_RETURN_IF_ERROR(snapshots_.Reserve());
-  }
-  if (members_.sync() == nullptr) {
-    return absl::OkStatus();
-  }
-  const auto replicas = static_cast<size_t>(members_.sync()->size());
-  const std::vector<double> weights(replicas, 1.0 / static_cast<double>(replicas));
-  const Call call = reducer_->AllReduce(weights, absl::MakeSpan(delta, static_cast<size_t>(most)),
-                                        OptionsOfDelta(0));
-  return members_.sync()->Reserve(call, options_.in_flight());
-}
-
-// On a device, all ranks handle deltas in the same order. So the calls for deltas need no tags, and
-// may use every path. The worker waits before and after such a call, so the call needs no stream.
-// Packed calls have tags, because they use only one path, and because their residuals are stored by
-// tag.
 CallOptions Exchange::OptionsOfDelta(int layer) const {
-  CallOptions options =
-      members_.Options(room_ == nullptr || options_.merging().Packs() ? layer : -1);
-  options.device = room_ != nullptr;
+  CallOptions options = members_.Options(layer);
   if (members_.now().copies > 1 || (members_.now().tensor > 1 && slab_.layer(layer).replicated)) {
     // Copies must stay equal, so all sync groups must get the same bits, even if they use different
     // algorithms.
@@ -219,15 +184,11 @@ void Exchange::WeighAgain(int layer, bool counts) {
   verdicts_.JudgeAgain(rendezvous_.table().Of(members_.replicas()), layer, members_.most(), counts);
 }
 
-// On a device, the memory for deltas is reserved, so their number is fixed. On the host, two deltas
-// keep a near link busy; more would only delay the first layer. On a device all turns are allowed.
+// Two deltas keep a near link busy; more would only delay the first layer.
 ExchangeRound::InFlight Exchange::in_flight() const {
-  if (room_ != nullptr) {
-    return {.layers = options_.in_flight()};
-  }
   const std::shared_ptr<Communicator> sync = members_.groups().sync;
   const bool sites = sync != nullptr && sync->spans_sites();
-  return {.layers = kInFlightOnHost,
+  return {.layers = kInFlight,
           .bytes = sites ? options_.in_flight_bytes : 0,
           .ahead = sites && options_.prefetch > 0};
 }
@@ -240,16 +201,13 @@ absl::Status Exchange::Begin(int layer) {
   if (verdicts_.of(layer).accepted == 0 || valid == 0) {
     return absl::OkStatus();
   }
-  WorkerThread::Doing(absl::StrCat("layer ", layer, ": this replica's delta"));
+  Worker::Doing(absl::StrCat("layer ", layer, ": this replica's delta"));
   Flight& flight = flights_[at];
-  ENTRAIN_ASSIGN_OR_RETURN(flight.delta, deltas_.Take(valid));
-  FillDelta(layer, flight.delta.data);
-  if (room_ != nullptr) {
-    ENTRAIN_RETURN_IF_ERROR(WaitForKernels(room_->limit()));
-  }
+  ENTRAIN_ASSIGN_OR_RETURN(flight.delta, deltas_.Take(DeltaBytesOf(valid)));
+  FillDelta(layer, flight.values());
   ENTRAIN_ASSIGN_OR_RETURN(
       flight.work, reducer_->Begin(members_.sync(), verdicts_.of(layer).weights,
-                                   absl::MakeSpan(flight.delta.data, static_cast<size_t>(valid)),
+                                   absl::MakeSpan(flight.values(), static_cast<size_t>(valid)),
                                    OptionsOfDelta(layer)));
   return absl::OkStatus();
 }
@@ -261,13 +219,13 @@ void Exchange::FillDelta(int layer, float* delta) {
   const int rank = members_.sync() == nullptr ? 0 : members_.sync()->rank();
   if (weights[static_cast<size_t>(rank)] == 0) {
     // Assigns zero, because a value that is not finite stays so when multiplied by zero.
-    ZeroArray(delta, valid * kFloat);
+    ZeroShared(delta, valid * kFloat);
   } else if (!anchors_.exist()) {
-    CurrentKernels().scale_any(DType::kF32, delta, theta_.Source(layer, snapshots_.of(layer)),
-                               valid, factor);
+    SharedKernels().scale_any(DType::kF32, delta, theta_.Source(layer, snapshots_.of(layer)), valid,
+                              factor);
   } else {
-    CurrentKernels().weighted_delta(delta, anchors_.anchor(layer),
-                                    theta_.Source(layer, snapshots_.of(layer)), factor, valid);
+    SharedKernels().weighted_delta(delta, anchors_.anchor(layer),
+                                   theta_.Source(layer, snapshots_.of(layer)), factor, valid);
   }
 }
 
@@ -286,15 +244,14 @@ absl::Status Exchange::FinishWith(int layer, const LayerOutcome* known) {
     RollBack(layer);
   } else {
     Flight flight = std::move(flights_[at]);
-    WorkerThread::Doing(absl::StrCat("layer ", layer, ": the sum of deltas"));
+    Worker::Doing(absl::StrCat("layer ", layer, ": the sum of deltas"));
     ENTRAIN_RETURN_IF_ERROR(reducer_->Finish(flight.work));
-    WorkerThread::Doing(absl::StrCat("layer ", layer, ": the step"));
-    ENTRAIN_RETURN_IF_ERROR(Combine(layer, flight.delta.data, known));
+    Worker::Doing(absl::StrCat("layer ", layer, ": the step"));
+    ENTRAIN_RETURN_IF_ERROR(Combine(layer, flight.values(), known));
     deltas_.Give(std::move(flight.delta));
   }
   outcomes_[at].rolled_back = verdicts_.report(layer).rolled_back ? 1 : 0;
   outcomes_[at].outer_steps = outer_.steps(layer);
-  ENTRAIN_RETURN_IF_ERROR(StatusOfKernels());
   if (options_.is_debug && (members_.model() == nullptr || members_.model()->rank() == 0)) {
     LogDecision(layer, rendezvous_.table().standings[0].round + 1, members_.me(),
                 verdicts_.report(layer));
@@ -324,7 +281,7 @@ absl::Status Exchange::Combine(int layer, float* mean, const LayerOutcome* known
   NoteScales(layer, scales);
   if (!anchors_.exist()) {
     live_.Write(layer, mean, l.valid);
-  } else if (options_.compat && options_.skip_anomaly && Vanishes(mean, l.valid, room_)) {
+  } else if (options_.compat && options_.skip_anomaly && Vanishes(mean, l.valid)) {
     RollBack(layer);
   } else {
     return StepOuter(layer, mean, rates, scales);
@@ -353,14 +310,13 @@ absl::Status Exchange::StepOuter(int layer, float* mean, const OuterRates& rates
 // mean||², where b is the momentum. All ranks get the same bits.
 absl::StatusOr<std::vector<double>> Exchange::OuterSquares(int layer, const float* mean) const {
   const int64_t count = slab_.layer(layer).valid;
-  const Kernels& kernels = CurrentKernels();
+  const Kernels& kernels = SharedKernels();
   std::vector<double> squares = {sums_.Share(layer, kernels.sum_of_squares(mean, count))};
   if ((options_.staleness_penalty || options_.outer_momentum_clip > 0) && outer_.arrays() > 0) {
     const float* const momentum = anchors_.outer(0, layer);
     squares.push_back(sums_.Share(layer, kernels.sum_of_squares(momentum, count)));
     squares.push_back(sums_.Share(layer, kernels.square_of_delta(momentum, mean, count)));
   }
-  ENTRAIN_RETURN_IF_ERROR(StatusOfKernels());
   const size_t width = squares.size();
   ENTRAIN_ASSIGN_OR_RETURN(const std::vector<double> all, sums_.Gather(layer, squares));
   for (size_t i = 0; i < width; ++i) {
@@ -398,9 +354,7 @@ void Exchange::DropFlights() {
     if (flight.work) {
       flight.work->Wait(Deadline::Never());
     }
-    if (flight.delta.data != nullptr) {
-      deltas_.Give(std::move(flight.delta));
-    }
+    deltas_.Give(std::move(flight.delta));
     flight = Flight();
   }
 }

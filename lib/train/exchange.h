@@ -11,18 +11,12 @@
 // Only the layers that are passed to Judge take part in the exchange. All of them must be layers
 // that train.
 //
-// On the host, collectives have tags, so the order of Begin and Finish may differ between ranks.
-// The tag is the number of the layer. In Judge, the tag is the number of layers in the model. On a
-// device, the calls for deltas have no tags, so their order must be the same on all ranks.
+// Collectives have tags, so the order of Begin and Finish may differ between ranks. The tag is the
+// number of the layer. In Judge, the tag is the number of layers in the model.
 //
 // Thread safety: one thread at a time. This is the caller's thread while nothing is under way,
 // otherwise the worker. While the worker works on some layers, the caller may take and merge
 // snapshots of other layers.
-//
-// On a device, the calling thread must have bound the device's kernels (KernelStream). The caller's
-// thread binds them to the caller's stream, for CreateAnchors, Snapshots::Take and Adopt. The
-// worker binds them to a stream of its own, for the other functions. When a function returns, the
-// work that it has enqueued may still run.
 #pragma once
 
 #include <cstdint>
@@ -33,9 +27,8 @@
 #include "absl/status/statusor.h"
 
 #include "lib/comm/communicator.h"
+#include "lib/memory/buffer.h"
 #include "lib/train/anchors.h"
-#include "lib/train/delta_buffers.h"
-#include "lib/train/device_room.h"
 #include "lib/train/edit_options.h"
 #include "lib/train/exchange_members.h"
 #include "lib/train/exchange_round.h"
@@ -66,21 +59,19 @@ static_assert(sizeof(LayerOutcome) == 7 * sizeof(int64_t));
 
 class Exchange final : public LayerExchange {
  public:
-  // `slab`, `live` (theta) and `room` must outlive this object. `room` belongs to the device on
-  // which theta is. It is null on the host.
+  // `slab` and `live` (theta) must outlive this object.
   Exchange(const Slab& slab, const LayerArrays& live, const EditOptions& options,
-           ExchangeGroups groups, DeviceRoom* room);
+           ExchangeGroups groups);
   // If an exchange is under way, ends it on all ranks.
   ~Exchange() override;
 
-  // Must be called once, before all other functions. On a device, allocates all memory that the
-  // object needs. On the host, allocates the memory that is needed if theta is not f32.
+  // Must be called once, before all other functions. Allocates the memory that is needed if theta is
+  // not f32.
   absl::Status Reserve();
   // Used in place of a first exchange. The current parameters become the anchor. They must be equal
   // on all replicas. Sends nothing.
   absl::Status CreateAnchors();
-  // Must be called after CreateAnchors. Hashes the anchors. On a device, blocks until the hashes
-  // are computed.
+  // Must be called after CreateAnchors. Hashes the anchors.
   void SealAnchors();
 
   void VisitState(StateVisitor& visitor);
@@ -94,9 +85,7 @@ class Exchange final : public LayerExchange {
   // LayerExchange
   absl::StatusOr<bool> Judge(const std::vector<int>& layers, Standing mine,
                              int64_t extra_ns) override;
-  int64_t DeltaBytes(int layer) const override {
-    return slab_.layer(layer).valid * static_cast<int64_t>(sizeof(float));
-  }
+  int64_t DeltaBytes(int layer) const override { return DeltaBytesOf(slab_.layer(layer).valid); }
   absl::Status Begin(int layer) override;
   absl::Status Finish(int layer) override;
   void UseSnapshot(const std::vector<int>& layers) override { snapshots_.Use(layers); }
@@ -107,8 +96,15 @@ class Exchange final : public LayerExchange {
   // called from any thread.
   ExchangeRound::InFlight in_flight() const;
 
-  // Frees the memory of the deltas. Must not be called while a layer is between Begin and Finish.
-  void FreeBuffers() { deltas_.Clear(); }
+  // Frees the memory of the deltas, if a delta may have kLeastFreed bytes. Less memory is kept for
+  // the next exchange: mapping it anew takes longer than the passes over it. Must not be called while
+  // a layer is between Begin and Finish.
+  void FreeBuffers() {
+    if (DeltaBytesOf(slab_.largest().shard) >= kLeastFreed) {
+      deltas_.Clear();
+    }
+  }
+  static constexpr int64_t kLeastFreed = 512 << 10;
 
   const Anchors& anchors() const { return anchors_; }
   ExchangeMembers& members() { return members_; }
@@ -142,10 +138,14 @@ class Exchange final : public LayerExchange {
  private:
   // A layer between Begin and Finish.
   struct Flight {
-    DeltaBuffers::Delta delta;
+    float* values() const { return reinterpret_cast<float*>(delta.data()); }
+    OwnedBuffer delta;
     RefPtr<Work> work;
   };
 
+  static int64_t DeltaBytesOf(int64_t elements) {
+    return elements * static_cast<int64_t>(sizeof(float));
+  }
   void FillDelta(int layer, float* delta);
   absl::Status FinishWith(int layer, const LayerOutcome* known);
   absl::Status Combine(int layer, float* mean, const LayerOutcome* known);
@@ -155,13 +155,11 @@ class Exchange final : public LayerExchange {
                          const OuterScales& scales);
   void RollBack(int layer);
   void DropFlights();
-  absl::Status ReserveOnDevice();
   CallOptions OptionsOfDelta(int layer) const;
 
   const Slab& slab_;
   const LayerArrays& live_;
   const EditOptions options_;
-  DeviceRoom* const room_;
   ExchangeMembers members_;
   const ReplicaSums sums_;
   const std::unique_ptr<DeltaReducer> reducer_;
@@ -173,7 +171,7 @@ class Exchange final : public LayerExchange {
   Snapshots snapshots_;
   Verdicts verdicts_;
   ReplicaRendezvous rendezvous_;
-  DeltaBuffers deltas_;
+  BufferPool deltas_;
   std::vector<LayerOutcome> outcomes_;  // by layer
   std::vector<Flight> flights_;         // by layer
 };

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "lib/train/timed_call.h"
-#include "lib/train/worker_thread.h"
+#include "lib/train/worker.h"
 
 namespace entrain {
 namespace {
@@ -59,7 +59,7 @@ CallOptions ExchangeMembers::Options(int64_t tag, int64_t extra_ns) const {
 }
 
 absl::Status ExchangeMembers::LeaveTogether(int64_t tag, const absl::Status& why) const {
-  WorkerThread::Doing("rendezvous: leaving together");
+  Worker::Doing("rendezvous: leaving together");
   for (Communicator* const comm : {sync(), model()}) {
     if (comm != nullptr) {
       comm->Barrier(Options(tag)).IgnoreError();

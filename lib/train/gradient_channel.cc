@@ -20,7 +20,7 @@ namespace {
 // Returns the options, with the time limit of a call filled in.
 ChannelOptions WithLimit(const ChannelOptions& options, const Communicator& comm) {
   ChannelOptions known = options;
-  known.at.limit_ns = options.timeout_ns > 0 ? options.timeout_ns : comm.timeout_ns();
+  known.limit_ns = options.timeout_ns > 0 ? options.timeout_ns : comm.timeout_ns();
   return known;
 }
 
@@ -85,19 +85,18 @@ GradientChannel::GradientChannel(std::shared_ptr<Communicator> comm, const Chann
       failure_(round_.ranks()),
       state_({options_, accumulator_, held_, quota_, rule_, round_, jobs_, landed_, failure_}),
       jobs_(
-          round_, options_.at.limit_ns,
+          round_, options_.limit_ns,
           [this, rank = comm->rank()](const absl::Status& why) {
             round_.ranks().End(Annotate(why, absl::StrCat("acco: rank ", rank)));
           },
           [this](absl::string_view name) { round_.ranks().comm()->NoteFunction(this, name); }) {}
 
-// A round under way ends first (WorkerThread::kLastRoundNs).
+// A round under way ends first (Worker::kLastRoundNs).
 void GradientChannel::Free(GradientChannel* channel) {
-  WorkerThread& worker = channel->jobs_.worker();
+  Worker& worker = channel->jobs_.worker();
   const bool calls_back =
       channel->options_.step != nullptr || channel->options_.schedule != nullptr;
-  const Deadline until =
-      Deadline::After(calls_back ? WorkerThread::kReportNs : WorkerThread::kLastRoundNs);
+  const Deadline until = Deadline::After(calls_back ? Worker::kReportNs : Worker::kLastRoundNs);
   channel->jobs_.AwaitUntil(until).IgnoreError();
   if (channel->jobs_.IsUnderWay()) {
     channel->round_.ranks().Abort("acco: destroyed during a round");
@@ -111,22 +110,23 @@ void GradientChannel::Free(GradientChannel* channel) {
   }
 }
 
+absl::Status GradientChannel::AllocateAccumulator() {
+  ENTRAIN_ASSIGN_OR_RETURN(accumulator_,
+                           OwnedBuffer::Allocate(options_.count * SizeOf(options_.grads_dtype)));
+  ZeroShared(accumulator_.data(), accumulator_.size());
+  return absl::OkStatus();
+}
+
 absl::Status GradientChannel::Allocate() {
-  ENTRAIN_ASSIGN_OR_RETURN(
-      accumulator_,
-      PlacedArray::Allocate(options_.at.device, options_.count * SizeOf(options_.grads_dtype)));
+  ENTRAIN_RETURN_IF_ERROR(AllocateAccumulator());
   ENTRAIN_RETURN_IF_ERROR(round_.Allocate());
   base_bytes_ = round_.ranks().bytes_sent();
-  ENTRAIN_RETURN_IF_ERROR(ComputeAt(round_.buffers().own().at(),
-                                    [&] { ZeroArray(accumulator_.data(), accumulator_.size()); }));
-  return round_.buffers().own().Lead();
+  return absl::OkStatus();
 }
 
 // Joins the members. This rank continues after the commit that the members have just finished.
 absl::Status GradientChannel::JoinMembers(Communicator& own, int64_t wait_ns) {
-  ENTRAIN_ASSIGN_OR_RETURN(
-      accumulator_, PlacedArray::Allocate(nullptr, options_.count * SizeOf(options_.grads_dtype)));
-  ZeroArray(accumulator_.data(), accumulator_.size());
+  ENTRAIN_RETURN_IF_ERROR(AllocateAccumulator());
   ENTRAIN_RETURN_IF_ERROR(round_.AllocateForNewcomer());
   ChannelNewcomer newcomer(options_, round_, own);
   ENTRAIN_RETURN_IF_ERROR(newcomer.Join(wait_ns));
@@ -147,14 +147,6 @@ absl::Status GradientChannel::CheckRound() const {
     return absl::FailedPreconditionError("acco: the run has ended");
   }
   return quota_.CheckRound();
-}
-
-absl::Status GradientChannel::SetStream(StreamHandle stream) {
-  if (!round_.buffers().on_device()) {
-    return absl::FailedPreconditionError(absl::StrFormat(
-        "acco: stream %p: the channel was made for host memory, which has no stream", stream));
-  }
-  return Annotate(round_.buffers().own().SetCallers(stream), "acco");
 }
 
 absl::Status GradientChannel::Add(int64_t microbatches, int64_t tokens) {
@@ -222,7 +214,7 @@ absl::StatusOr<bool> GradientChannel::Wait(Deadline until) {
   return over;
 }
 
-absl::Status GradientChannel::WhenReady(WorkerThread::Continuation then) {
+absl::Status GradientChannel::WhenReady(Worker::Continuation then) {
   ENTRAIN_RETURN_IF_ERROR(StartSynchronous());
   jobs_.WhenOver(std::move(then));
   return absl::OkStatus();
@@ -260,16 +252,15 @@ absl::Status GradientChannel::Land() {
   landed_ = {.result = round_.state().result(),
              .round_ns = jobs_.round_ns(),
              .finished = round_.state().EndsRun()};
-  return failure_.NoteForAll(Annotate(round_.buffers().Publish(), "acco: install"));
+  round_.buffers().Publish();
+  return absl::OkStatus();
 }
 
 // Starts a round with the gradients added so far. Gradients of an estimate (half A) also stay in
 // the accumulator, so that the next round uses A + B.
 absl::Status GradientChannel::HandOver() {
   const RoundKind kind = rule_.Next(quota_.rounds());
-  ENTRAIN_RETURN_IF_ERROR(failure_.NoteForAll(
-      Annotate(round_.buffers().Take(accumulator_, Commits(kind), round_.ranks().cut().layer()),
-               "acco: install")));
+  round_.buffers().Take(accumulator_, Commits(kind), round_.ranks().cut().layer());
   RoundCounts mine = held_;
   mine.stops = stop_ ? 1 : 0;
   if (Commits(kind)) {

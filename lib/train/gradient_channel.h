@@ -19,12 +19,8 @@
 //   ChannelJobs       posts rounds to the worker
 // The worker uses GradientRound and its parts.
 //
-// On a device, the worker enqueues a round on the channel's own stream. Install waits only until
-// the round is enqueued, and enqueues its copies on the caller's stream. Each stream waits for the
-// earlier work on the other:
-//
-//   caller's   ... install: params = com, com = acc |  ...gradients...  | params = com, com = acc |
-//   own                                             | reduce-scatter, step, all-gather |
+//   caller   ... install: params = com, com = acc |  ...gradients...  | params = com, com = acc |
+//   worker                                        | reduce-scatter, step, all-gather |
 //
 // The counts of all ranks are summed together with the gradients. All ranks use these sums for
 // their decisions, so all ranks decide alike and end at the same commit.
@@ -40,7 +36,7 @@
 #include "absl/status/statusor.h"
 
 #include "lib/comm/communicator.h"
-#include "lib/device/arrays.h"
+#include "lib/memory/buffer.h"
 #include "lib/train/channel_failure.h"
 #include "lib/train/channel_jobs.h"
 #include "lib/train/channel_state.h"
@@ -49,7 +45,7 @@
 #include "lib/train/gradient_round.h"
 #include "lib/train/microbatch_quota.h"
 #include "lib/train/slab.h"
-#include "lib/train/worker_thread.h"
+#include "lib/train/worker.h"
 
 namespace entrain {
 
@@ -69,7 +65,7 @@ struct ChannelInfo : RoundResult {
 class GradientChannel {
  public:
   // Collective. Rank 0's parameters become the parameters of all ranks. Destruction of the channel
-  // aborts a round under way, on all ranks. On a device, destruction also waits for enqueued work.
+  // aborts a round under way, on all ranks.
   // If a step function of the caller does not return, destruction does not wait for it: the
   // worker's thread frees the object later.
   static absl::StatusOr<std::shared_ptr<GradientChannel>> Create(Communicator& comm,
@@ -82,12 +78,6 @@ class GradientChannel {
                                                                int64_t wait_ns);
   // Returns the accumulator: options.count elements of grads_dtype.
   void* gradients() { return accumulator_.data(); }
-  // Returns the stream on which rounds run, for the caller's step function. Returns null on the
-  // host.
-  StreamHandle stream() const { return round_.buffers().own().at().stream; }
-  // Makes later calls use `stream`. `stream` waits for the work on the previous stream. Returns
-  // kFailedPrecondition on the host.
-  absl::Status SetStream(StreamHandle stream);
   // Records how many micro-batches and tokens the caller has added to the accumulator since the
   // last call.
   absl::Status Add(int64_t microbatches, int64_t tokens);
@@ -101,7 +91,7 @@ class GradientChannel {
   absl::StatusOr<bool> Wait(Deadline until);
   // Like Wait, but does not block. When Install would not wait, calls `then` once with the round's
   // status. The rules for `then` are those of LayerSync::WhenLayerOver.
-  absl::Status WhenReady(WorkerThread::Continuation then);
+  absl::Status WhenReady(Worker::Continuation then);
   // Asks all ranks to end the run. The run ends at the first commit whose counts include this
   // request.
   absl::Status Stop();
@@ -130,6 +120,7 @@ class GradientChannel {
   GradientChannel(std::shared_ptr<Communicator> comm, const ChannelOptions& options);
   ~GradientChannel() = default;
   static void Free(GradientChannel* channel);
+  absl::Status AllocateAccumulator();
   absl::Status Allocate();
   absl::Status JoinMembers(Communicator& own, int64_t wait_ns);
   absl::Status CheckRound() const;
@@ -141,7 +132,7 @@ class GradientChannel {
   int ranks_;                 // number of ranks at Create, or after this rank has joined
   int64_t joins_before_ = 0;  // number of newcomers that the run had at that time
   const ChannelOptions options_;
-  PlacedArray accumulator_;
+  OwnedBuffer accumulator_;
   GradientRound round_;  // used by the worker while a round is under way, otherwise by the caller
   DelayRule rule_;
   MicrobatchQuota quota_;

@@ -147,8 +147,7 @@ absl::Status CheckOnLoss(const ChannelOptions& o) {
         "(finish) does not go with a step of the caller's, whose state the library cannot copy; "
         "use optim");
   }
-  return o.at.device == nullptr ? absl::OkStatus()
-                                : refuse("(finish) does not go with parameters on a device");
+  return absl::OkStatus();
 }
 
 // A newcomer receives the optimizer's state of its shard from the members. The library can send
@@ -168,8 +167,7 @@ absl::Status CheckAdmit(const ChannelOptions& o) {
   if (o.admit_store == nullptr) {
     return refuse("(exchange) needs admit_store, in which newcomers apply");
   }
-  return o.at.device == nullptr ? absl::OkStatus()
-                                : refuse("(exchange) does not go with parameters on a device");
+  return absl::OkStatus();
 }
 
 // Makes a step on fixed values and returns the sum of the results. Optimizers with different
@@ -252,7 +250,6 @@ absl::Status CheckRanks(const ChannelOptions& o, int ranks) {
 
 std::vector<NamedValue> SharedOptions(const ChannelOptions& o) {
   std::vector<NamedValue> shared = {{"count", static_cast<double>(o.count)},
-                                    {"memory", o.at.device == nullptr ? 0.0 : 1.0},
                                     {"params_dtype", static_cast<double>(o.params_dtype)},
                                     {"wire_dtype", static_cast<double>(o.wire_dtype)}};
   AppendShared(AccoOptionTable(), o, &shared);

@@ -14,7 +14,7 @@
 #include "lib/base/dtype.h"
 #include "lib/comm/agree.h"
 #include "lib/comm/survivors.h"
-#include "lib/device/arrays.h"
+#include "lib/memory/buffer.h"
 #include "lib/optim/optimizer.h"
 #include "lib/train/acco_option_list.h"
 #include "lib/train/applicants.h"
@@ -49,7 +49,7 @@ struct ChannelOptions {
   ENTRAIN_ACCO_OPTIONS(ENTRAIN_OPTION_FIELD)
   int64_t count = 0;       // number of parameters (Psi)
   void* params = nullptr;  // memory of the caller
-  ArraysAt at;             // device or host of params and of all the channel's arrays
+  int64_t limit_ns = 0;    // time limit of a wait for other ranks
   DType params_dtype = DType::kF32;
   DType grads_dtype = DType::kF32;  // type of the accumulator
   DType wire_dtype = DType::kF32;   // type in which gradients are sent

@@ -7,11 +7,10 @@
 #include "absl/strings/str_cat.h"
 
 #include "lib/base/status.h"
-#include "lib/train/device_waits.h"
 #include "lib/train/penalty.h"
 #include "lib/train/round_votes.h"
 #include "lib/train/timed_call.h"
-#include "lib/train/worker_thread.h"
+#include "lib/train/worker.h"
 
 namespace entrain {
 namespace {
@@ -21,7 +20,7 @@ absl::StatusOr<double> RateOfRound(const ChannelOptions& options, const ChannelP
   const int64_t at = progress.In(options.schedule_unit);
   double lr = 0;
   ENTRAIN_RETURN_IF_ERROR(
-      WorkerThread::CallersFunction("the schedule of rates", [&] { lr = RateAt(options, at); }));
+      Worker::CallersFunction("the schedule of rates", [&] { lr = RateAt(options, at); }));
   if (!(lr >= 0 && std::isfinite(lr))) {
     return absl::AbortedError(
         absl::StrCat("the schedule of rates returned ", lr, " at progress ", at));
@@ -37,10 +36,6 @@ GradientRound::GradientRound(std::shared_ptr<Communicator> comm, const ChannelOp
       ranks_(std::move(comm), options),
       state_(options),
       calls_(options, buffers_, state_.progress()) {}
-
-GradientRound::~GradientRound() {
-  calls_.Settle().IgnoreError();
-}
 
 absl::Status GradientRound::Run(RoundKind kind, const RoundCounts& mine) {
   const int64_t before = state_.progress().rounds();
@@ -98,10 +93,7 @@ absl::Status GradientRound::Apply() {
   }
   state_.Commit();
   calls_.Doing("step");
-  absl::Status stepped;
-  ENTRAIN_RETURN_IF_ERROR(
-      ComputeAt(buffers_.own().at(), [&] { stepped = Step(Sum(), state_.outcome().result.lr); }));
-  return stepped;
+  return Step(Sum(), state_.outcome().result.lr);
 }
 
 GradientSum GradientRound::Sum() const {
@@ -128,12 +120,7 @@ absl::Status GradientRound::Step(const GradientSum& sum, double lr) {
 
 // Makes the left neighbour's step on the copy of its shard.
 absl::Status GradientRound::StepCopy() {
-  absl::Status stepped;
-  ENTRAIN_RETURN_IF_ERROR(ComputeAt(buffers_.own().at(), [&] {
-    stepped =
-        ranks_.cut().CommitCopy(Sum(), {state_.progress().commits(), state_.outcome().result.lr});
-  }));
-  return stepped;
+  return ranks_.cut().CommitCopy(Sum(), {state_.progress().commits(), state_.outcome().result.lr});
 }
 
 // At the end of the run, waits until all ranks have finished the last round. A rank that has not
@@ -189,11 +176,7 @@ absl::Status GradientRound::Vote() {
   if (!votes.any()) {
     return absl::OkStatus();
   }
-  double square = 0;
-  if (clips) {
-    ENTRAIN_RETURN_IF_ERROR(
-        ComputeAt(buffers_.own().at(), [&] { square = cut.own().SumOfSquares(buffers_.com()); }));
-  }
+  const double square = clips ? cut.own().SumOfSquares(buffers_.com()) : 0;
   const std::vector<uint64_t> mine = votes.Words(square, cut.sums());
   std::vector<uint64_t> all(mine.size() * static_cast<size_t>(cut.comm()->size()));
   calls_.Doing(votes.name());
@@ -234,18 +217,10 @@ absl::Status GradientRound::Allocate() {
   const std::shared_ptr<Communicator> comm = ranks_.comm();
   ENTRAIN_RETURN_IF_ERROR(buffers_.Allocate(comm->size()));
   ENTRAIN_RETURN_IF_ERROR(ranks_.Start());
-  ENTRAIN_RETURN_IF_ERROR(WaitForStream(options_.at, Deadline::After(options_.at.limit_ns)));
-  ENTRAIN_RETURN_IF_ERROR(comm->Broadcast(options_.params, options_.count, options_.params_dtype, 0,
-                                          calls_.Options(/*on_stream=*/false)));
-  if (options_.at.device != nullptr) {
-    // Like a call, a kernel that returns a number allocates memory when it runs for the first time.
-    // So the kernel runs once here.
-    ENTRAIN_RETURN_IF_ERROR(ComputeAt(buffers_.own().at(),
-                                      [this] { ranks_.cut().own().SumOfSquares(buffers_.com()); }));
-    ENTRAIN_RETURN_IF_ERROR(calls_.WarmUp(*comm, layer()));
-  }
-  return ComputeAt(buffers_.own().at(),
-                   [&] { ranks_.cut().Start(static_cast<const std::byte*>(options_.params)); });
+  ENTRAIN_RETURN_IF_ERROR(
+      comm->Broadcast(options_.params, options_.count, options_.params_dtype, 0, calls_.Options()));
+  ranks_.cut().Start(static_cast<const std::byte*>(options_.params));
+  return absl::OkStatus();
 }
 
 absl::Status GradientRound::AllocateForNewcomer() {
@@ -253,8 +228,7 @@ absl::Status GradientRound::AllocateForNewcomer() {
 }
 
 absl::Status GradientRound::MastersToCom() {
-  ENTRAIN_RETURN_IF_ERROR(
-      ComputeAt(buffers_.own().at(), [&] { ranks_.cut().own().WriteTheta(buffers_.com()); }));
+  ranks_.cut().own().WriteTheta(buffers_.com());
   Call gather = calls_.Parameters(layer());
   gather.options = calls_.Options();
   return ranks_.cut().comm()->Run(gather);
@@ -262,7 +236,8 @@ absl::Status GradientRound::MastersToCom() {
 
 absl::Status GradientRound::PublishMasters() {
   ENTRAIN_RETURN_IF_ERROR(MastersToCom());
-  return buffers_.PublishOnOwn();
+  buffers_.Publish();
+  return absl::OkStatus();
 }
 
 // ---- Newcomers ---------------------------------------------------------------------------------

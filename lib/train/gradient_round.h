@@ -5,9 +5,6 @@
 //   com   this rank's gradients --reduce-scatter--> sums of this rank's shard
 //         --step--> parameters of this rank's shard --all-gather--> all parameters
 //
-// On a device, Run enqueues the round on the channel's own stream. Run waits only for the counts of
-// micro-batches and, with clip_norm, for the norm.
-//
 // With on_loss finish, the reduce-scatter reads the gradients from a second array and leaves them
 // unchanged. So the round can be repeated without the lost ranks (channel_recovery.h). A commit
 // then has two more messages: the neighbours' sums, and the votes (commit_plan.h, round_votes.h).
@@ -17,7 +14,7 @@
 //
 // The object is made of these parts:
 //
-//   ChannelBuffers   the arrays of a round, and the stream
+//   ChannelBuffers   the arrays of a round
 //   ChannelRanks     the communicator and the partition into shards; both may change
 //   RoundState       the phase of the round under way, and the results of the last round
 //   ChannelCalls     the collective calls on the arrays
@@ -49,14 +46,13 @@ class GradientRound {
  public:
   // `options` have been checked and must outlive the object. Nothing else may use `comm`.
   GradientRound(std::shared_ptr<Communicator> comm, const ChannelOptions& options);
-  ~GradientRound();  // waits for enqueued work, which uses the arrays
 
   // Allocates all memory, and gives rank 0's parameters to all ranks. Collective.
   absl::Status Allocate();
   // Allocates the memory of a newcomer, which has no shard before Become. Local.
   absl::Status AllocateForNewcomer();
   // Runs a round on the gradients that ChannelBuffers::Take has copied. `mine` holds the counts of
-  // this rank. On a device the work is only enqueued; ChannelCalls::Settle waits for it.
+  // this rank.
   absl::Status Run(RoundKind kind, const RoundCounts& mine);
   // Collective. Sets the parameters to the master parameters of all ranks, in com and in the
   // caller's memory.

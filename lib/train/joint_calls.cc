@@ -9,7 +9,7 @@
 #include "lib/base/bytes.h"
 #include "lib/base/status.h"
 #include "lib/train/timed_call.h"
-#include "lib/train/worker_thread.h"
+#include "lib/train/worker.h"
 
 namespace entrain {
 namespace {
@@ -73,7 +73,7 @@ absl::Status JointCalls::Recover(absl::FunctionRef<absl::Status()> body) {
 
 absl::Status JointCalls::Settle(Communicator& all, int64_t round, int64_t timeout_ns) {
   const CallOptions options = TimedCall(timeout_ns, -1, true);
-  WorkerThread::Doing("after a loss: which joint calls are over", options.timeout_ns);
+  Worker::Doing("after a loss: which joint calls are over", options.timeout_ns);
   const Place mine = {.round = round,
                       .made = round == round_ ? made_ : kNone,
                       .bytes = static_cast<int64_t>(outcome_.size())};

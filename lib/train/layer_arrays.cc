@@ -1,6 +1,6 @@
 #include "lib/train/layer_arrays.h"
 
-#include "lib/device/device.h"
+#include "lib/kernels/kernel_threads.h"
 #include "lib/kernels/kernels.h"
 
 namespace entrain {
@@ -18,17 +18,17 @@ LayerArrays LayerArrays::OfSlab(const Slab& slab, void* params, void* grads, DTy
 
 void LayerArrays::Read(int layer, float* to, int64_t count) const {
   if (dtype == DType::kF32) {
-    CopyArray(to, param(layer), count * static_cast<int64_t>(sizeof(float)));
+    CopyShared(to, param(layer), count * static_cast<int64_t>(sizeof(float)));
   } else {
-    CurrentKernels().cast(to, DType::kF32, param(layer), dtype, count);
+    SharedKernels().cast(to, DType::kF32, param(layer), dtype, count);
   }
 }
 
 void LayerArrays::Write(int layer, const float* from, int64_t count) const {
   if (dtype == DType::kF32) {
-    CopyArray(param(layer), from, count * static_cast<int64_t>(sizeof(float)));
+    CopyShared(param(layer), from, count * static_cast<int64_t>(sizeof(float)));
   } else {
-    CurrentKernels().cast(param(layer), dtype, from, DType::kF32, count);
+    SharedKernels().cast(param(layer), dtype, from, DType::kF32, count);
   }
 }
 

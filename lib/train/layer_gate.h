@@ -21,14 +21,8 @@ class LayerGate {
   // Lets the worker exchange the layer. Must be called by the caller's thread before a thread waits
   // for the layer.
   virtual void Expect(int layer) = 0;
-  // Blocks until no exchange of the layer is under way. On device memory, makes the caller's stream
-  // wait instead.
+  // Blocks until no exchange of the layer is under way.
   virtual absl::Status WaitOpen(int layer) = 0;
-  // For device memory. BegunSoFar returns the number of the layer's last exchange that has begun;
-  // the caller's thread calls it. WaitOver blocks until this exchange is over; another thread calls
-  // it.
-  virtual uint64_t BegunSoFar(int layer) const = 0;
-  virtual absl::Status WaitOver(int layer, uint64_t begun) = 0;
 };
 
 }  // namespace entrain

@@ -37,7 +37,7 @@ int LayerGates::FirstPending() const {
     return -1;
   }
   const auto pending = std::find_if(jobs_.begin(), jobs_.end(),
-                                    [this](uint64_t job) { return !worker_.Holds(job); });
+                                    [this](uint64_t job) { return !worker_.IsDone(job); });
   return pending == jobs_.end() ? -1 : static_cast<int>(pending - jobs_.begin());
 }
 
@@ -57,14 +57,14 @@ void LayerGates::Expect(int layer) {
   if (allowed == last) {
     worker_.Limit(Worker::kNoLimit);
   } else if (allowed >= 0) {
-    worker_.Limit(BegunSoFar(round_->order()[static_cast<size_t>(allowed)]));
+    worker_.Limit(JobOf(round_->order()[static_cast<size_t>(allowed)]));
   }
 }
 
 void LayerGates::WhenOpen(int layer, absl::AnyInvocable<void(const absl::Status&)> then) {
-  worker_.WhenDone(
-      BegunSoFar(layer),
-      [this, then = std::move(then)](const absl::Status& over) mutable { then(error_.Or(over)); });
+  worker_.WhenDone(JobOf(layer), [this, then = std::move(then)](const absl::Status& over) mutable {
+    then(error_.Or(over));
+  });
 }
 
 void LayerGates::WhenOver(int layer, Worker::Continuation then) {
@@ -74,16 +74,12 @@ void LayerGates::WhenOver(int layer, Worker::Continuation then) {
 
 absl::Status LayerGates::Hold(int layer) {
   Expect(layer);
-  return error_.Or(Annotate(worker_.Hold(BegunSoFar(layer)), "edit"));
+  return error_.Or(Annotate(worker_.Hold(JobOf(layer)), "edit"));
 }
 
 absl::Status LayerGates::WaitOpen(int layer) {
   const AddTime stopwatch(&waited_ns_);
   return Hold(layer);
-}
-
-absl::Status LayerGates::WaitOver(int /*layer*/, uint64_t begun) {
-  return begun == 0 ? error_.status() : worker_.Wait(begun);
 }
 
 }  // namespace entrain

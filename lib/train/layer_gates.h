@@ -8,8 +8,8 @@
 //   Begin           posts the jobs of all turns; turns 0 .. prefetch - 1 may begin
 //   Expect(layer)   the turns up to the layer's turn may begin, and `prefetch` further turns
 //
-// Thread safety: one thread at a time, except WaitOver. Callbacks of WhenOpen and WhenOver may run
-// on the worker's thread.
+// Thread safety: one thread at a time. Callbacks of WhenOpen and WhenOver may run on the worker's
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -41,26 +41,25 @@ class LayerGates final : public LayerGate {
   void Begin(std::shared_ptr<ExchangeRound> round, absl::FunctionRef<uint64_t()> post_turn);
   absl::Status CheckLayer(int layer) const;
   // Returns the first layer whose exchange is under way. Returns -1 if there is none, or after an
-  // error. On a device, does not return a layer for which the caller's stream already waits.
+  // error.
   int FirstPending() const;
   // Returns the first layer that the worker must not begin yet; -1 if there is none.
   int FirstHeldBack() const;
   // Calls `then` once when the exchange of the layer is over, with the status that Hold would
-  // return. On a device Hold does not block, but `then` is still called only when the exchange is
-  // over.
+  // return.
   void WhenOver(int layer, Worker::Continuation then);
-  // Makes the caller's next work run after the exchange of the layer. On the host, blocks. On a
-  // device, makes the caller's stream wait. Returns `error` if it is set.
+  // Blocks until the exchange of the layer is over. Returns `error` if it is set.
   absl::Status Hold(int layer);
   // Returns the total time that WaitOpen has blocked.
   uint64_t waited_ns() const { return waited_ns_; }
+
+  // Returns the job of the layer's last exchange; 0: none.
+  uint64_t JobOf(int layer) const { return jobs_[static_cast<size_t>(layer)]; }
 
   // LayerGate
   void WhenOpen(int layer, absl::AnyInvocable<void(const absl::Status&)> then) override;
   void Expect(int layer) override;
   absl::Status WaitOpen(int layer) override;
-  uint64_t BegunSoFar(int layer) const override { return jobs_[static_cast<size_t>(layer)]; }
-  absl::Status WaitOver(int layer, uint64_t begun) override;
 
  private:
   Worker& worker_;

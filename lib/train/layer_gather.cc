@@ -9,7 +9,6 @@
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "lib/kernels/kernels.h"
-#include "lib/train/device_waits.h"
 #include "lib/train/timed_call.h"
 
 namespace entrain {
@@ -25,7 +24,6 @@ LayerGather::LayerGather(const Slab& slab, BufferPool& pool, std::shared_ptr<Com
       slots_(static_cast<size_t>(slab.layers())) {}
 
 LayerGather::~LayerGather() {
-  worker_.reset();
   absl::MutexLock lock(&mutex_);
   for (Slot& slot : slots_) {
     if (slot.work && !slot.work->done()) {
@@ -33,11 +31,6 @@ LayerGather::~LayerGather() {
       slot.work->Wait(Deadline::Never());  // the call writes to the slot's buffer
     }
   }
-}
-
-void LayerGather::SetGate(LayerGate* gate) {
-  absl::MutexLock lock(&gate_mutex_);
-  gate_ = gate;
 }
 
 absl::Status LayerGather::Start(int layer) {
@@ -49,9 +42,7 @@ absl::Status LayerGather::Start(int layer) {
     slot(layer).state = State::kGated;
     slot(layer).status = absl::OkStatus();
   }
-  if (room_ != nullptr) {
-    BeginOnDevice(layer);
-  } else if (gate_ == nullptr) {
+  if (gate_ == nullptr) {
     Begin(layer, absl::OkStatus());
   } else {
     gate_->WhenOpen(layer, [this, layer](const absl::Status& gate) { Begin(layer, gate); });
@@ -66,19 +57,19 @@ void LayerGather::Begin(int layer, const absl::Status& gate) {
   filled.status = gate.ok() ? Send(layer, &filled) : gate;
   filled.status = Annotate(filled.status, absl::StrCat("layer ", layer, " gather"));
   filled.state = State::kTravelling;
-  std::vector<WorkerThread::Continuation> then;
+  std::vector<Worker::Continuation> then;
   {
     absl::MutexLock lock(&mutex_);
     status_.Update(filled.status);
     then.swap(slot(layer).then);
     slot(layer) = std::move(filled);
   }
-  for (WorkerThread::Continuation& next : then) {
+  for (Worker::Continuation& next : then) {
     WhenArrived(layer, std::move(next));
   }
 }
 
-void LayerGather::WhenGathered(int layer, WorkerThread::Continuation then) {
+void LayerGather::WhenGathered(int layer, Worker::Continuation then) {
   if (const absl::Status status = Start(layer); !status.ok()) {
     then(status);
     return;
@@ -96,22 +87,18 @@ void LayerGather::WhenGathered(int layer, WorkerThread::Continuation then) {
   WhenArrived(layer, std::move(then));
 }
 
-void LayerGather::WhenArrived(int layer, WorkerThread::Continuation then) {
+void LayerGather::WhenArrived(int layer, Worker::Continuation then) {
   RefPtr<Work> work;
-  uint64_t job = 0;
   absl::Status status;
   {
     absl::MutexLock lock(&mutex_);
     work = slot(layer).work;
-    job = slot(layer).job;
     status = slot(layer).status;
   }
   if (status.ok() && work) {
     work->Then([layer, then = std::move(then)](const absl::Status& over) mutable {
       then(Annotate(over, absl::StrCat("layer ", layer, " gather")));
     });
-  } else if (status.ok() && job != 0) {
-    worker_->WhenDone(job, std::move(then));
   } else {
     then(status);
   }
@@ -149,15 +136,14 @@ Call LayerGather::AllGather(const SlabLayer& layer, std::byte* buffer) const {
   call.count = layer.shard;
   call.in = {buffer + layer.first * element, layer.shard * element};
   call.out = {buffer, layer.padded * element};
-  call.options = TimedCall(timeout_ns_, -1, room_ != nullptr);
-  call.options.device = room_ != nullptr;
+  call.options = TimedCall(timeout_ns_, -1, false);
   return call;
 }
 
 absl::Status LayerGather::CheckMayWait(int layer) const {
   absl::MutexLock lock(&mutex_);
   const Slot& slot = slots_[static_cast<size_t>(layer)];
-  const bool arrived = room_ != nullptr || slot.state == State::kHeld ||
+  const bool arrived = slot.state == State::kHeld ||
                        (slot.state == State::kTravelling && (!slot.work || slot.work->done()));
   return arrived ? absl::OkStatus() : CallbackScope::Check(Does::kWait);
 }
@@ -165,9 +151,6 @@ absl::Status LayerGather::CheckMayWait(int layer) const {
 absl::StatusOr<void*> LayerGather::Wait(int layer, uint64_t* wait_ns) {
   ENTRAIN_RETURN_IF_ERROR(CheckMayWait(layer));
   ENTRAIN_RETURN_IF_ERROR(Start(layer));
-  if (room_ != nullptr) {
-    return WaitOnDevice(layer);
-  }
   if (gate_ != nullptr) {
     ENTRAIN_RETURN_IF_ERROR(gate_->WaitOpen(layer));
   }
@@ -231,88 +214,8 @@ absl::Status LayerGather::Release(int layer) {
   absl::MutexLock lock(&mutex_);
   Slot& slot = this->slot(layer);
   pool_.Give(std::move(slot.buffer));
-  if (room_ != nullptr && status.ok()) {  // after an error, enqueued work may still use the block
-    room_->blocks().Give(slot.block);
-  }
   slot = Slot();
   return status;
-}
-
-// ---- On device memory
-
-absl::Status LayerGather::BindOnDevice(const LayerArrays* live, DeviceRoom* room) {
-  ENTRAIN_ASSIGN_OR_RETURN(worker_, DeviceWorker::Make(room, [this](const absl::Status& why) {
-                             if (comm_ != nullptr) {
-                               comm_->EndWith(why);
-                             }
-                           }));
-  Bind(live);
-  room_ = room;
-  std::byte* const anywhere = live->param(slab_.largest_layer());
-  Call call = AllGather(slab_.largest(), anywhere);
-  call.in.data = anywhere;
-  return comm_ == nullptr ? absl::OkStatus() : comm_->Reserve(call, 1);
-}
-
-void LayerGather::BeginOnDevice(int layer) {
-  Slot filled;
-  filled.status = Annotate(PostSend(layer, &filled), absl::StrCat("layer ", layer, " gather"));
-  filled.state = State::kTravelling;
-  absl::MutexLock lock(&mutex_);
-  status_.Update(filled.status);
-  slot(layer) = std::move(filled);
-}
-
-absl::Status LayerGather::PostSend(int layer, Slot* slot) {
-  const SlabLayer& l = slab_.layer(layer);
-  if (LendsBound(layer)) {
-    slot->params = live_->param(layer);  // as in Send
-    return absl::OkStatus();
-  }
-  std::byte* whole = given_[static_cast<size_t>(layer)];
-  if (whole == nullptr) {
-    ENTRAIN_ASSIGN_OR_RETURN(slot->block, room_->blocks().Take(l.padded * SizeOf(dtype_)));
-    whole = slot->block.data;
-  }
-  slot->params = whole;
-  const uint64_t begun = gate_ == nullptr ? 0 : gate_->BegunSoFar(layer);
-  ENTRAIN_ASSIGN_OR_RETURN(slot->job, worker_->Post([this, layer, begun, whole] {
-    return Annotate(SendFromDevice(layer, begun, whole), absl::StrCat("layer ", layer, " gather"));
-  }));
-  return absl::OkStatus();
-}
-
-// Runs on the worker.
-absl::Status LayerGather::SendFromDevice(int layer, uint64_t begun, std::byte* buffer) {
-  const SlabLayer& l = slab_.layer(layer);
-  {
-    absl::MutexLock lock(&gate_mutex_);
-    if (gate_ != nullptr) {
-      ENTRAIN_RETURN_IF_ERROR(gate_->WaitOver(layer, begun));
-    }
-  }
-  CurrentKernels().cast(buffer + l.first * SizeOf(dtype_), dtype_, live_->param(layer),
-                        live_->dtype, l.shard);
-  if (comm_ == nullptr) {
-    return KernelStream::Current()->status();
-  }
-  ENTRAIN_RETURN_IF_ERROR(WaitForKernels(room_->limit()));
-  return comm_->Run(AllGather(l, buffer));
-}
-
-absl::StatusOr<void*> LayerGather::WaitOnDevice(int layer) {
-  if (gate_ != nullptr) {
-    ENTRAIN_RETURN_IF_ERROR(gate_->WaitOpen(layer));
-  }
-  absl::MutexLock lock(&mutex_);
-  Slot& slot = this->slot(layer);
-  if (slot.status.ok() && slot.state != State::kHeld && slot.job != 0) {
-    slot.status = worker_->Hold(slot.job);
-    status_.Update(slot.status);
-  }
-  slot.state = State::kHeld;
-  ENTRAIN_RETURN_IF_ERROR(slot.status);
-  return slot.params;
 }
 
 bool LayerGather::IsFree(int layer) const {
@@ -332,7 +235,7 @@ int LayerGather::FirstHeld() const {
 
 absl::Status LayerGather::status() const {
   absl::MutexLock lock(&mutex_);
-  return status_.ok() && worker_ != nullptr ? worker_->status() : status_;
+  return status_;
 }
 
 }  // namespace entrain

@@ -7,10 +7,6 @@
 // returns the bound parameters themselves, if they have the type `dtype` and the caller has set no
 // buffer. A layer without elements is never gathered.
 //
-// On device memory, Start only posts the gather to a worker. The worker gathers one layer after the
-// other, and waits at the gate itself. Wait only makes the caller's stream wait. A slot is never in
-// state gated there.
-//
 // Thread safety: one thread at a time calls Start, Wait and Release. The gate may open on another
 // thread.
 #pragma once
@@ -26,11 +22,10 @@
 #include "lib/base/dtype.h"
 #include "lib/comm/communicator.h"
 #include "lib/memory/buffer.h"
-#include "lib/train/device_worker.h"
 #include "lib/train/layer_arrays.h"
 #include "lib/train/layer_gate.h"
 #include "lib/train/slab.h"
-#include "lib/train/worker_thread.h"
+#include "lib/train/worker.h"
 
 namespace entrain {
 
@@ -45,11 +40,8 @@ class LayerGather {
 
   // Sets the parameters. Must be called before any Start. `live` must outlive this object.
   void Bind(const LayerArrays* live) { live_ = live; }
-  // Must be called instead of Bind if the parameters are on the device of `room`. `room` must
-  // outlive this object.
-  absl::Status BindOnDevice(const LayerArrays* live, DeviceRoom* room);
   // Sets the gate; null removes it. Must not be called while a layer is gated or travelling.
-  void SetGate(LayerGate* gate) ABSL_LOCKS_EXCLUDED(gate_mutex_);
+  void SetGate(LayerGate* gate) { gate_ = gate; }
 
   // Makes later gathers of the layer write to `buffer`. `buffer` is memory of the caller with room
   // for the padded layer. If it is null, gathers write to memory of the pool. Must be called only
@@ -60,12 +52,10 @@ class LayerGather {
   absl::Status Start(int layer);
   // Starts the gather if necessary. Calls `then` once when Wait would not block, with the status of
   // Wait. Calls `then` before returning, or later on another thread, where `then` must not block.
-  // On a device, calls `then` when the gather is over.
-  void WhenGathered(int layer, WorkerThread::Continuation then);
+  void WhenGathered(int layer, Worker::Continuation then);
   // Starts the gather if necessary, and blocks until it is over. Returns the padded layer in
   // `dtype`. The layer is valid until Release. Adds to *wait_ns the time for which this call has
-  // blocked. This time does not include the wait at the gate. On a device, makes the caller's
-  // stream wait instead of blocking, and adds nothing.
+  // blocked. This time does not include the wait at the gate.
   absl::StatusOr<void*> Wait(int layer, uint64_t* wait_ns);
   // Returns kFailedPrecondition if the layer is free. If nobody has waited for the gather, waits
   // for its end first.
@@ -80,12 +70,10 @@ class LayerGather {
   struct Slot {
     State state = State::kFree;
     OwnedBuffer buffer;
-    BlockPool::Block block;  // used instead of `buffer` on a device
-    uint64_t job = 0;        // on a device; 0: none
-    RefPtr<Work> work;       // null: no call was started
+    RefPtr<Work> work;  // null: no call was started
     void* params = nullptr;
     absl::Status status;
-    std::vector<WorkerThread::Continuation> then;  // used while gated
+    std::vector<Worker::Continuation> then;  // used while gated
   };
 
   // Returns kFailedPrecondition if Wait would block inside a callback that must not block
@@ -96,16 +84,12 @@ class LayerGather {
   absl::Status Send(int layer, Slot* slot);
   // Calls `then` when the gather of the layer is over. Must not be called before the gate of the
   // layer is open.
-  void WhenArrived(int layer, WorkerThread::Continuation then) ABSL_LOCKS_EXCLUDED(mutex_);
+  void WhenArrived(int layer, Worker::Continuation then) ABSL_LOCKS_EXCLUDED(mutex_);
   bool LendsBound(int layer) const {
     return slab_.layer(layer).padded == 0 || (given_[static_cast<size_t>(layer)] == nullptr &&
                                               comm_ == nullptr && dtype_ == live_->dtype);
   }
   Call AllGather(const SlabLayer& layer, std::byte* buffer) const;
-  void BeginOnDevice(int layer);
-  absl::Status PostSend(int layer, Slot* slot);
-  absl::Status SendFromDevice(int layer, uint64_t begun, std::byte* buffer);
-  absl::StatusOr<void*> WaitOnDevice(int layer);
   absl::Status AwaitBegun(int layer) ABSL_LOCKS_EXCLUDED(mutex_);
   Slot& slot(int layer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return slots_[static_cast<size_t>(layer)];
@@ -118,16 +102,11 @@ class LayerGather {
   const int64_t timeout_ns_;
   const LayerArrays* live_ = nullptr;
   std::vector<std::byte*> given_;  // by layer
-  DeviceRoom* room_ = nullptr;     // null: on the host
   LayerGate* gate_ = nullptr;
-  // Used on a device. The worker holds this mutex while it waits at the gate. SetGate locks it too,
-  // and so waits for the worker.
-  absl::Mutex gate_mutex_;
 
   mutable absl::Mutex mutex_;
   std::vector<Slot> slots_ ABSL_GUARDED_BY(mutex_);
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
-  std::unique_ptr<DeviceWorker> worker_;  // on a device; last member: its jobs use the others
 };
 
 }  // namespace entrain

@@ -8,8 +8,6 @@
 
 #include "lib/base/status.h"
 #include "lib/kernels/kernels.h"
-#include "lib/train/device_worker.h"
-#include "lib/train/host_worker.h"
 #include "lib/train/timed_call.h"
 
 namespace entrain {
@@ -25,57 +23,26 @@ LayerGradients::LayerGradients(const Slab& slab, BufferPool& pool, Comms comms, 
       given_(static_cast<size_t>(slab.layers()), nullptr),
       jobs_(static_cast<size_t>(slab.layers()), 0),
       passer_(TimeLimit(timeout_ns, {comms_.shard.get()}), GiveUp()),
-      worker_(std::make_unique<HostWorker>(
-          TimeLimit(timeout_ns, {comms_.shard.get(), comms_.context.get(), comms_.sync.get()}),
-          GiveUp())) {}
+      worker_(TimeLimit(timeout_ns, {comms_.shard.get(), comms_.context.get(), comms_.sync.get()}),
+              GiveUp()) {}
 
 absl::AnyInvocable<void(const absl::Status&)> LayerGradients::GiveUp() {
   return [this](const absl::Status& why) { Abandon(Annotate(why, "shard: gradients")); };
 }
 
 LayerGradients::~LayerGradients() {
-  if (room_ == nullptr && !worker_->Holds(worker_->last())) {
+  if (!worker_.IsDone(worker_.last())) {
     Abandon(
         absl::AbortedError("the sharded model was destroyed while gradients were being reduced"));
   }
-  worker_->Stop();
+  worker_.Stop();
   passer_.Stop();
-}
-
-absl::Status LayerGradients::BindOnDevice(const LayerArrays* live, DeviceRoom* room,
-                                          absl::AnyInvocable<absl::Status() const> sound) {
-  ENTRAIN_ASSIGN_OR_RETURN(
-      worker_, DeviceWorker::Make(
-                   room, [this](const absl::Status& why) { Abandon(why); }, std::move(sound)));
-  Bind(live);
-  room_ = room;
-  const SlabLayer& largest = slab_.largest();
-  for (const auto& [dtype, floats] :
-       {std::pair(dtype_, &floats_), std::pair(live_->dtype, &sums_)}) {
-    if (dtype != DType::kF32) {
-      ENTRAIN_ASSIGN_OR_RETURN(std::byte* const memory,
-                               room_->Keep(largest.shard * static_cast<int64_t>(sizeof(float))));
-      *floats = reinterpret_cast<float*>(memory);
-    }
-  }
-  std::byte* const anywhere = live_->param(slab_.largest_layer());
-  if (comms_.shard != nullptr) {
-    Call call = ReduceScatter(largest, anywhere);
-    call.out.data = anywhere;
-    ENTRAIN_RETURN_IF_ERROR(comms_.shard->Reserve(call, 1));
-  }
-  for (const auto& comm : {comms_.context, comms_.sync}) {
-    if (comm != nullptr) {
-      ENTRAIN_RETURN_IF_ERROR(comm->Reserve(AllReduce(largest.shard, anywhere), 1));
-    }
-  }
-  return absl::OkStatus();
 }
 
 absl::Status LayerGradients::SetBuffer(int layer, std::byte* buffer) {
   const auto at = static_cast<size_t>(layer);
   if (jobs_[at] != 0) {
-    ENTRAIN_RETURN_IF_ERROR(worker_->Wait(jobs_[at]));
+    ENTRAIN_RETURN_IF_ERROR(worker_.Wait(jobs_[at]));
   }
   given_[at] = buffer;
   return absl::OkStatus();
@@ -87,24 +54,16 @@ absl::StatusOr<void*> LayerGradients::Lend(int layer) {
     return lent_[at].data;
   }
   const int64_t bytes = slab_.layer(layer).padded * SizeOf(dtype_);
-  // At least 1, even if the layer has no elements, because an empty buffer would mean "not lent".
-  const int64_t room_for = std::max<int64_t>(bytes, 1);
   Lending lent;
   lent.data = given_[at];
   if (lent.data != nullptr && jobs_[at] != 0) {
-    ENTRAIN_RETURN_IF_ERROR(worker_->Hold(jobs_[at]));
-  } else if (lent.data == nullptr && room_ == nullptr) {
-    ENTRAIN_ASSIGN_OR_RETURN(lent.buffer, pool_.Take(room_for));
-    lent.data = lent.buffer.data();
+    ENTRAIN_RETURN_IF_ERROR(worker_.Hold(jobs_[at]));
   } else if (lent.data == nullptr) {
-    ENTRAIN_ASSIGN_OR_RETURN(lent.block, room_->blocks().Take(room_for));
-    lent.data = lent.block.data;
+    // At least 1, even if the layer has no elements, because an empty buffer would mean "not lent".
+    ENTRAIN_ASSIGN_OR_RETURN(lent.buffer, pool_.Take(std::max<int64_t>(bytes, 1)));
+    lent.data = lent.buffer.data();
   }
-  if (room_ == nullptr) {
-    std::memset(lent.data, 0, static_cast<size_t>(bytes));
-  } else {
-    ENTRAIN_RETURN_IF_ERROR(room_->device().Fill(lent.data, 0, bytes, room_->callers()));
-  }
+  std::memset(lent.data, 0, static_cast<size_t>(bytes));
   lent_[at] = std::move(lent);
   return lent_[at].data;
 }
@@ -119,35 +78,19 @@ absl::Status LayerGradients::Reduce(int layer, bool global) {
   flight->layer = layer;
   flight->global = global && comms_.sync != nullptr;
   flight->lent = std::exchange(lent_[at], Lending());
-  if (room_ != nullptr) {
-    ENTRAIN_ASSIGN_OR_RETURN(
-        jobs_[at],
-        worker_->PostThen([this, flight] { return ReduceOnDevice(*flight); },
-                          [this, block = flight->lent.block] { room_->blocks().Give(block); }));
-    return absl::OkStatus();
-  }
   ENTRAIN_RETURN_IF_ERROR(Annotate(Scatter(*flight), NameOf(*flight)));
-  ENTRAIN_ASSIGN_OR_RETURN(jobs_[at], PostLanding(flight));
+  jobs_[at] = PostLanding(flight);
   return absl::OkStatus();
-}
-
-absl::Status LayerGradients::ReduceOnDevice(Flight& flight) {
-  absl::Status status = worker_->Sound();
-  status.Update(status.ok() ? Scatter(flight) : status);
-  status.Update(status.ok() ? PassOn(flight) : status);
-  status.Update(status.ok() ? Land(flight) : status);
-  status.Update(KernelStream::Current()->status());
-  return Annotate(status, NameOf(flight));
 }
 
 // With a context axis, passer_ starts the sum over the context group as soon as the sum over the
 // shard group is over. This sum does not wait until earlier layers have been added.
-absl::StatusOr<uint64_t> LayerGradients::PostLanding(const std::shared_ptr<Flight>& flight) {
+uint64_t LayerGradients::PostLanding(const std::shared_ptr<Flight>& flight) {
   uint64_t passed = 0;
   if (comms_.context != nullptr) {
     passed = passer_.Post([this, flight] { return Ended(*flight, PassOn(*flight)); });
   }
-  return worker_->Post([this, flight, passed]() -> absl::Status {
+  return worker_.Post([this, flight, passed]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(passed != 0 ? passer_.Wait(passed) : Ended(*flight, PassOn(*flight)));
     ENTRAIN_RETURN_IF_ERROR(Ended(*flight, Land(*flight)));
     pool_.Give(std::move(flight->lent.buffer));
@@ -192,7 +135,6 @@ Call LayerGradients::ReduceScatter(const SlabLayer& layer, std::byte* buffer) co
   call.in = {buffer, layer.padded * SizeOf(dtype_)};
   call.out = {buffer + layer.first * SizeOf(dtype_), layer.shard * SizeOf(dtype_)};
   call.options = TimedCall(timeout_ns_, -1, true);
-  call.options.device = room_ != nullptr;
   return call;
 }
 
@@ -206,7 +148,6 @@ Call LayerGradients::AllReduce(int64_t count, std::byte* own) const {
   if (comms_.context != nullptr) {
     call.options.determinism = Determinism::kRankOrder;
   }
-  call.options.device = room_ != nullptr;
   return call;
 }
 
@@ -216,21 +157,19 @@ absl::Status LayerGradients::Scatter(Flight& flight) {
     return absl::OkStatus();
   }
   Call call = ReduceScatter(l, flight.data());
-  // On a device all ranks reduce in the same order. So the call needs no tag, and without a tag it
-  // may use every path for device memory.
-  call.options.user_tag = room_ == nullptr ? flight.layer : -1;
+  call.options.user_tag = flight.layer;
   ENTRAIN_ASSIGN_OR_RETURN(flight.scatter, comms_.shard->Start(call));
   return absl::OkStatus();
 }
 
 absl::Status LayerGradients::PassOn(Flight& flight) {
   if (flight.scatter) {
-    WorkerThread::Doing(absl::StrCat(NameOf(flight), ": the sum within the replica"));
+    Worker::Doing(absl::StrCat(NameOf(flight), ": the sum within the replica"));
     flight.scatter->Wait(Deadline::Never(), true);  // the call has a deadline of its own
     ENTRAIN_RETURN_IF_ERROR(flight.scatter->status());
   }
   const int64_t valid = slab_.layer(flight.layer).valid;  // the same on all ranks of both groups
-  if (room_ != nullptr || comms_.context == nullptr || valid == 0) {
+  if (comms_.context == nullptr || valid == 0) {
     return absl::OkStatus();
   }
   Call call = AllReduce(valid, Own(flight));
@@ -246,15 +185,15 @@ absl::Status LayerGradients::Land(Flight& flight) {
     if (comm == nullptr || valid == 0) {
       continue;
     }
-    WorkerThread::Doing(absl::StrCat(NameOf(flight), ": the sum over ",
-                                     comm == comms_.sync ? "replicas" : "the context axis"));
+    Worker::Doing(absl::StrCat(NameOf(flight), ": the sum over ",
+                               comm == comms_.sync ? "replicas" : "the context axis"));
     if (comm == comms_.context && flight.context) {
       flight.context->Wait(Deadline::Never(), true);  // the call has a deadline of its own
       ENTRAIN_RETURN_IF_ERROR(flight.context->status());
       continue;
     }
     Call call = AllReduce(valid, own);
-    call.options.user_tag = room_ == nullptr ? flight.layer : -1;
+    call.options.user_tag = flight.layer;
     ENTRAIN_RETURN_IF_ERROR(comm->Run(call));
   }
   return AddToBound(flight, own);
@@ -268,11 +207,11 @@ absl::Status LayerGradients::AddToBound(const Flight& flight, const std::byte* o
   const int ranks = slab_.slots() * (comms_.context == nullptr ? 1 : comms_.context->size()) *
                     (flight.global ? comms_.sync->size() : 1);
   const float share = 1.0f / static_cast<float>(ranks);
-  const Kernels& kernels = CurrentKernels();
+  const Kernels& kernels = SharedKernels();
   OwnedBuffer wide_own, wide_sums;
   const auto* values = reinterpret_cast<const float*>(own);
   if (dtype_ != DType::kF32) {
-    ENTRAIN_ASSIGN_OR_RETURN(float* const floats, RoomForFloats(floats_, l.shard, &wide_own));
+    ENTRAIN_ASSIGN_OR_RETURN(float* const floats, RoomForFloats(l.shard, &wide_own));
     kernels.cast(floats, DType::kF32, own, dtype_, l.valid);
     values = floats;
   }
@@ -280,7 +219,7 @@ absl::Status LayerGradients::AddToBound(const Flight& flight, const std::byte* o
   if (live_->dtype == DType::kF32) {
     kernels.axpy(reinterpret_cast<float*>(bound), share, values, l.valid);
   } else {
-    ENTRAIN_ASSIGN_OR_RETURN(float* const sums, RoomForFloats(sums_, l.shard, &wide_sums));
+    ENTRAIN_ASSIGN_OR_RETURN(float* const sums, RoomForFloats(l.shard, &wide_sums));
     kernels.cast(sums, DType::kF32, bound, live_->dtype, l.valid);
     kernels.axpy(sums, share, values, l.valid);
     kernels.cast(bound, live_->dtype, sums, DType::kF32, l.valid);
@@ -290,13 +229,8 @@ absl::Status LayerGradients::AddToBound(const Flight& flight, const std::byte* o
   return absl::OkStatus();
 }
 
-// Returns `on_device` on a device. On the host, allocates memory in `buffer` and returns this
-// memory.
-absl::StatusOr<float*> LayerGradients::RoomForFloats(float* on_device, int64_t count,
-                                                     OwnedBuffer* buffer) {
-  if (room_ != nullptr) {
-    return on_device;
-  }
+// Takes memory from the pool into `buffer`, and returns this memory.
+absl::StatusOr<float*> LayerGradients::RoomForFloats(int64_t count, OwnedBuffer* buffer) {
   ENTRAIN_ASSIGN_OR_RETURN(*buffer, pool_.Take(count * static_cast<int64_t>(sizeof(float))));
   return reinterpret_cast<float*>(buffer->data());
 }

@@ -11,9 +11,7 @@
 // order. So these ranks get the same bits, even if their groups use different algorithms.
 //
 // The ranks of a sync group must reduce their layers in the same order. Without a sync group any
-// order is allowed. On device memory, the ranks of a shard group must also use the same order, and
-// so must those of a context group. There the reduction of a layer begins only after the previous
-// reduction is over.
+// order is allowed.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -30,11 +28,9 @@
 #include "lib/base/dtype.h"
 #include "lib/comm/communicator.h"
 #include "lib/memory/buffer.h"
-#include "lib/train/device_room.h"
 #include "lib/train/layer_arrays.h"
 #include "lib/train/slab.h"
 #include "lib/train/worker.h"
-#include "lib/train/worker_thread.h"
 
 namespace entrain {
 
@@ -52,42 +48,32 @@ class LayerGradients {
   // Sets the arrays to which gradients are added. Must be called before any Lend. `live` must
   // outlive this object.
   void Bind(const LayerArrays* live) { live_ = live; }
-  // Must be called instead of Bind if the parameters are on the device of `room`. `room` must
-  // outlive this object. If `sound` returns an error, the gradients were computed from data that
-  // never arrived. Nothing is sent afterwards.
-  absl::Status BindOnDevice(const LayerArrays* live, DeviceRoom* room,
-                            absl::AnyInvocable<absl::Status() const> sound);
   // Makes Lend return `buffer`, which is memory of the caller, for this layer. If it is null, Lend
   // returns memory of the pool. Blocks until the layer's last reduction is over. Must not be called
   // while the layer's buffer is lent.
   absl::Status SetBuffer(int layer, std::byte* buffer);
   bool Lent(int layer) const { return lent_[static_cast<size_t>(layer)].data != nullptr; }
   // Returns a buffer of M p_l zeros. If the layer's buffer is lent already, returns it unchanged. A
-  // buffer of the caller may still be in its last reduction. Then Lend waits for this reduction; on
-  // device memory, the caller's stream waits instead.
+  // buffer of the caller may still be in its last reduction. Then Lend waits for this reduction.
   absl::StatusOr<void*> Lend(int layer);
   // Takes the buffer back and starts its reduction. With `global`, the reduction includes the sync
   // group. Does not block. Returns kFailedPrecondition if no buffer was lent.
   absl::Status Reduce(int layer, bool global);
-  // Blocks until all reductions are over. On device memory, makes the caller's stream wait instead.
-  absl::Status Finish() { return worker_->Hold(worker_->last()); }
+  // Blocks until all reductions are over.
+  absl::Status Finish() { return worker_.Hold(worker_.last()); }
   // Calls `then` once when the reductions started so far are over, with the status of Finish. Calls
   // `then` before returning, or later on another thread, where `then` must not block.
   void WhenFinished(Worker::Continuation then) {
-    worker_->WhenDone(worker_->last(), std::move(then));
+    worker_.WhenDone(worker_.last(), std::move(then));
   }
-  // Blocks until all reductions are over, and the caller's stream has finished its work so far. On
-  // the host, does nothing.
-  absl::Status ComeToRest(int64_t timeout_ns) { return worker_->ComeToRest(timeout_ns); }
   // Returns the first error so far. May be called from any thread.
-  absl::Status status() const { return worker_->status(); }
+  absl::Status status() const { return worker_.status(); }
 
  private:
-  // A buffer for gradients: memory of the caller, of the pool, or of a device.
+  // A buffer for gradients: memory of the caller or of the pool.
   struct Lending {
     std::byte* data = nullptr;  // null: not lent
     OwnedBuffer buffer;
-    BlockPool::Block block;
   };
   // A buffer whose reduction has started.
   struct Flight {
@@ -99,21 +85,20 @@ class LayerGradients {
     bool global = false;
     Lending lent;
     RefPtr<Work> scatter;  // null: nothing to scatter
-    RefPtr<Work> context;  // on the host: the sum over the context group; null: none
+    RefPtr<Work> context;  // the sum over the context group; null: none
     std::byte* data() const { return lent.data; }
   };
   absl::AnyInvocable<void(const absl::Status&)> GiveUp();
   static std::string NameOf(const Flight& flight);
   absl::Status Scatter(Flight& flight);
-  absl::StatusOr<uint64_t> PostLanding(const std::shared_ptr<Flight>& flight);
+  uint64_t PostLanding(const std::shared_ptr<Flight>& flight);
   Call ReduceScatter(const SlabLayer& layer, std::byte* buffer) const;
   Call AllReduce(int64_t count, std::byte* own) const;
   // These functions run on a worker:
-  absl::Status ReduceOnDevice(Flight& flight);
   absl::Status PassOn(Flight& flight);
   absl::Status Ended(const Flight& flight, const absl::Status& status);
   absl::Status Land(Flight& flight);
-  absl::StatusOr<float*> RoomForFloats(float* on_device, int64_t count, OwnedBuffer* buffer);
+  absl::StatusOr<float*> RoomForFloats(int64_t count, OwnedBuffer* buffer);
   absl::Status AddToBound(const Flight& flight, const std::byte* own);
   void Abandon(const absl::Status& why);
   std::byte* Own(const Flight& flight) const;
@@ -127,13 +112,9 @@ class LayerGradients {
   std::vector<Lending> lent_;      // by layer
   std::vector<std::byte*> given_;  // by layer: the caller's memory
   std::vector<uint64_t> jobs_;     // by layer: the job of its last reduction; 0: none
-  DeviceRoom* room_ = nullptr;     // null: on the host
-  // Used by the worker on a device: room for the largest shard in f32. floats_ is for reduced
-  // values that are not f32. sums_ is for bound gradients that are not f32.
-  float *floats_ = nullptr, *sums_ = nullptr;
   // The workers are the last members, because their jobs use the other members.
-  WorkerThread passer_;  // on the host: starts the sums over the context group
-  std::unique_ptr<Worker> worker_;
+  Worker passer_;  // starts the sums over the context group
+  Worker worker_;
 };
 
 }  // namespace entrain

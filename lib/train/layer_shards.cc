@@ -3,18 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "lib/comm/agree.h"
-#include "lib/device/registry.h"
 #include "lib/kernels/kernels.h"
-#include "lib/train/device_waits.h"
 #include "lib/train/timed_call.h"
 
 namespace entrain {
@@ -97,7 +93,6 @@ absl::Status Agree(const Mesh& mesh, const ShardConfig& config, const ShardComms
       {"layers", static_cast<double>(config.layer_counts.size())},
       {"param_dtype", static_cast<double>(config.param_dtype)},
       {"grad_dtype", static_cast<double>(config.grad_dtype)},
-      {"memory", config.device ? 1.0 : 0.0},
       {"shard groups' size", static_cast<double>(mesh.length(Axis::kShard))},
       {"segments", segments}};
   std::vector<NamedValue> counts;
@@ -135,19 +130,18 @@ void CutOut(const SlabLayer& layer, const void* full, DType from, DType to, std:
   const int64_t element = SizeOf(to);
   int64_t done = 0;
   for (const SlabPiece& piece : layer.pieces) {
-    ZeroArray(shard + done * element, (piece.at - done) * element);
+    ZeroShared(shard + done * element, (piece.at - done) * element);
     const auto* const own = static_cast<const std::byte*>(full) + piece.first * SizeOf(from);
-    CurrentKernels().cast(shard + piece.at * element, to, own, from, piece.count);
+    SharedKernels().cast(shard + piece.at * element, to, own, from, piece.count);
     done = piece.at + piece.count;
   }
-  ZeroArray(shard + done * element, (layer.shard - done) * element);
+  ZeroShared(shard + done * element, (layer.shard - done) * element);
 }
 
-// Returns the sum of squares, in f32, of a shard's elements without padding. On a device, if `from`
-// is not f32, `wide` is room for the whole shard in f32. Otherwise `wide` is null.
-double SquareOf(const SlabLayer& layer, const std::byte* grads_of_layer, DType from, float* wide) {
+// Returns the sum of squares, in f32, of a shard's elements without padding.
+double SquareOf(const SlabLayer& layer, const std::byte* grads_of_layer, DType from) {
   constexpr int64_t kBlock = 4096;
-  const Kernels& kernels = CurrentKernels();
+  const Kernels& kernels = SharedKernels();
   double square = 0;
   for (const SlabPiece& piece : layer.pieces) {
     const std::byte* const grads = grads_of_layer + piece.at * SizeOf(from);
@@ -155,40 +149,14 @@ double SquareOf(const SlabLayer& layer, const std::byte* grads_of_layer, DType f
       square += kernels.sum_of_squares(reinterpret_cast<const float*>(grads), piece.count);
       continue;
     }
-    float block[kBlock];
-    const int64_t step = wide == nullptr ? kBlock : piece.count;
-    float* const floats = wide == nullptr ? block : wide;
-    for (int64_t at = 0; at < piece.count; at += step) {
-      const int64_t count = std::min(step, piece.count - at);
+    float floats[kBlock];
+    for (int64_t at = 0; at < piece.count; at += kBlock) {
+      const int64_t count = std::min(kBlock, piece.count - at);
       kernels.cast(floats, DType::kF32, grads + at * SizeOf(from), from, count);
       square += kernels.sum_of_squares(floats, count);
     }
   }
   return square;
-}
-
-// Returns the device that holds all bound arrays.
-absl::StatusOr<Device*> DeviceOf(const Slab& slab, const LayerArrays& live) {
-  ENTRAIN_ASSIGN_OR_RETURN(Devices* const devices, ProcessDevices());
-  Device* device = nullptr;
-  for (const auto& [name, arrays] :
-       {std::pair("params", &live.params), std::pair("grads", &live.grads)}) {
-    for (size_t l = 0; l < arrays->size(); ++l) {
-      const SlabLayer& layer = slab.layer(static_cast<int>(l));
-      std::byte* const array = (*arrays)[l];
-      if (layer.full == 0 || array == nullptr) {
-        continue;
-      }
-      ENTRAIN_ASSIGN_OR_RETURN(const Devices::Place place, devices->PlaceOf(array));
-      if (place.kind != MemoryKind::kDevice || (device != nullptr && place.device != device)) {
-        return absl::InvalidArgumentError(absl::StrFormat(
-            "%s of layer %d, %p, is not memory of %s, as memory 1 says", name, l, array,
-            device == nullptr ? "a device" : absl::StrCat("device ", device->ordinal())));
-      }
-      device = place.device;
-    }
-  }
-  return device;
 }
 
 }  // namespace
@@ -278,40 +246,9 @@ absl::Status LayerShards::Bind(LayerArrays live) {
     return absl::FailedPreconditionError("shard: parameters are bound already");
   }
   live_ = std::move(live);
-  if (config_.device) {
-    const absl::Status bound = Annotate(BindOnDevice(), "shard");
-    live_ = bound.ok() ? std::move(live_) : LayerArrays();
-    return bound;
-  }
   gather_.Bind(&live_);
   gradients_.Bind(&live_);
   return absl::OkStatus();
-}
-
-absl::Status LayerShards::BindOnDevice() {
-  ENTRAIN_ASSIGN_OR_RETURN(Device* const device, DeviceOf(slab_, live_));
-  ENTRAIN_ASSIGN_OR_RETURN(
-      room_, DeviceRoom::Open(*device, config_.stream, TimeLimit(config_.timeout_ns, *mesh_)));
-  if (live_.dtype != DType::kF32) {
-    ENTRAIN_ASSIGN_OR_RETURN(
-        std::byte* const wide,
-        room_->Keep(slab_.largest().shard * static_cast<int64_t>(sizeof(float))));
-    wide_ = reinterpret_cast<float*>(wide);
-  }
-  ENTRAIN_RETURN_IF_ERROR(gather_.BindOnDevice(&live_, room_.get()));
-  return gradients_.BindOnDevice(&live_, room_.get(), [this] { return gather_.status(); });
-}
-
-absl::Status LayerShards::SetStream(StreamHandle stream) {
-  if (!config_.device) {
-    return absl::FailedPreconditionError(absl::StrFormat(
-        "shard: stream %p: the shard was made for host memory, which has no stream", stream));
-  }
-  if (room_ == nullptr) {
-    config_.stream = stream;  // Bind uses it
-    return absl::OkStatus();
-  }
-  return Annotate(room_->SetCallers(stream), "shard");
 }
 
 absl::Status LayerShards::Load(int layer, const void* full, DType from) {
@@ -320,40 +257,8 @@ absl::Status LayerShards::Load(int layer, const void* full, DType from) {
   if (full == nullptr && l.full > 0) {
     return absl::InvalidArgumentError("shard: full is null");
   }
-  if (room_ != nullptr) {
-    return Annotate(LoadToDevice(layer, full, from), "shard");
-  }
   CutOut(l, full, from, live_.dtype, live_.param(layer));
   return absl::OkStatus();
-}
-
-absl::Status LayerShards::LoadToDevice(int at, const void* full, DType from) {
-  const SlabLayer& layer = slab_.layer(at);
-  const StreamHandle stream = room_->callers();
-  Devices::Place place{MemoryKind::kDevice, &room_->device()};
-  if (layer.valid > 0) {
-    ENTRAIN_ASSIGN_OR_RETURN(Devices* const devices, ProcessDevices());
-    ENTRAIN_ASSIGN_OR_RETURN(place, devices->PlaceOf(full));
-  }
-  if (place.kind != MemoryKind::kDevice) {
-    const int64_t bytes = layer.shard * SizeOf(live_.dtype);
-    ENTRAIN_ASSIGN_OR_RETURN(const OwnedBuffer values, OwnedBuffer::Allocate(bytes));
-    CutOut(layer, full, from, live_.dtype, values.data());
-    {
-      const KernelStream on(room_->device(), stream, room_->limit_ns());
-      CopyArray(live_.param(at), values.data(), bytes);
-      ENTRAIN_RETURN_IF_ERROR(on.status());
-    }
-    return WaitForStream({&room_->device(), stream}, room_->limit(), [this] { return broken(); });
-  }
-  if (place.device != &room_->device()) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("full %p is on device %d, the parameters on %d", full,
-                        place.device->ordinal(), room_->device().ordinal()));
-  }
-  const KernelStream on(room_->device(), stream, room_->limit_ns());
-  CutOut(layer, full, from, live_.dtype, live_.param(at));
-  return on.status();
 }
 
 absl::Status LayerShards::Broadcast() {
@@ -361,15 +266,7 @@ absl::Status LayerShards::Broadcast() {
   if (comms_.context == nullptr && comms_.sync == nullptr) {
     return absl::OkStatus();
   }
-  CallOptions options = TimedCall(config_.timeout_ns, room_ == nullptr ? kMostLayers : -1, false);
-  if (room_ != nullptr) {
-    // Waits for the reductions of gradients. Neither their calls between replicas nor the calls
-    // below have a tag, so these calls must not be under way at the same time.
-    absl::Status rest = gradients_.ComeToRest(0);
-    rest.Update(broken());
-    ENTRAIN_RETURN_IF_ERROR(Annotate(rest, "shard: broadcast"));
-    options.device = true;
-  }
+  const CallOptions options = TimedCall(config_.timeout_ns, kMostLayers, false);
   for (const auto& comm : {comms_.context, comms_.sync}) {
     for (int l = 0; comm != nullptr && l < slab_.layers(); ++l) {
       if (slab_.layer(l).shard > 0) {
@@ -422,7 +319,7 @@ absl::StatusOr<void*> LayerShards::Wait(int layer) {
   return *params;
 }
 
-absl::Status LayerShards::WhenGathered(int layer, WorkerThread::Continuation then) {
+absl::Status LayerShards::WhenGathered(int layer, Worker::Continuation then) {
   ENTRAIN_RETURN_IF_ERROR(Check(layer));
   gather_.WhenGathered(layer, [then = std::move(then)](const absl::Status& status) mutable {
     then(Annotate(status, "shard"));
@@ -430,7 +327,7 @@ absl::Status LayerShards::WhenGathered(int layer, WorkerThread::Continuation the
   return absl::OkStatus();
 }
 
-absl::Status LayerShards::WhenGradientsFinished(WorkerThread::Continuation then) {
+absl::Status LayerShards::WhenGradientsFinished(Worker::Continuation then) {
   ENTRAIN_RETURN_IF_ERROR(CheckBound());
   gradients_.WhenFinished([then = std::move(then)](const absl::Status& status) mutable {
     then(Annotate(status, "shard"));
@@ -448,11 +345,6 @@ absl::Status LayerShards::SetBuffers(int layer, void* gathered, void* gradients)
   if (gradients != nullptr) {
     ENTRAIN_RETURN_IF_ERROR(CheckHasGradients(layer));
   }
-  for (const auto& [name, array] : {std::pair("gathered", gathered), {"gradients", gradients}}) {
-    if (room_ != nullptr && array != nullptr) {
-      ENTRAIN_RETURN_IF_ERROR(Annotate(room_->CheckHolds(name, array), "shard"));
-    }
-  }
   if (!gather_.IsFree(layer)) {
     return absl::FailedPreconditionError(absl::StrCat(
         "shard: layer ", layer, " is gathered; its buffers can be changed after its release"));
@@ -469,19 +361,12 @@ absl::Status LayerShards::SetBuffers(int layer, void* gathered, void* gradients)
 }
 
 // If several ranks hold copies of the same elements, only the first of these ranks counts them.
-absl::StatusOr<double> LayerShards::SquareOfGradients() {
+double LayerShards::SquareOfGradients() const {
   double square = 0;
-  std::optional<KernelStream> on;
-  if (room_ != nullptr) {
-    on.emplace(room_->device(), room_->callers(), room_->limit_ns());
-  }
   for (const int layer : slab_.training()) {
     const bool copy = mesh_->coordinate(Axis::kContext) > 0 ||
                       (slab_.layer(layer).replicated && mesh_->coordinate(Axis::kTensor) > 0);
-    square += copy ? 0 : SquareOf(slab_.layer(layer), live_.grad(layer), live_.dtype, wide_);
-  }
-  if (on.has_value()) {
-    ENTRAIN_RETURN_IF_ERROR(on->status());
+    square += copy ? 0 : SquareOf(slab_.layer(layer), live_.grad(layer), live_.dtype);
   }
   return square;
 }
@@ -493,7 +378,7 @@ absl::StatusOr<double> LayerShards::GradientNorm() {
   }
   ENTRAIN_RETURN_IF_ERROR(Annotate(stages_.CheckReduced(), "shard: gradient_norm"));
   const auto norm = [&]() -> absl::StatusOr<double> {
-    ENTRAIN_ASSIGN_OR_RETURN(const double square, SquareOfGradients());
+    const double square = SquareOfGradients();
     std::vector<double> squares = {square};
     if (comms_.norms != nullptr) {
       squares.resize(static_cast<size_t>(comms_.norms->size()));

@@ -4,10 +4,9 @@
 // function.
 //
 // The object splits its own communicators from those of the mesh. So its calls do not mix with
-// other calls on the mesh. Gathers and reductions use different communicators. On the host, the tag
-// of a call is the number of its layer. So ranks may call in different orders, except where
-// layer_gradients.h says otherwise. On a device, calls have no tag, because only calls without a
-// tag may use every path for device memory. So on a device, all ranks must call in the same order.
+// other calls on the mesh. Gathers and reductions use different communicators. The tag of a call is
+// the number of its layer. So ranks may call in different orders, except where layer_gradients.h
+// says otherwise.
 //
 // Every error begins with "shard: ". An error about a layer names the layer. After a collective has
 // failed, every later call returns the error of that collective.
@@ -25,7 +24,6 @@
 #include "lib/base/dtype.h"
 #include "lib/comm/mesh.h"
 #include "lib/memory/buffer.h"
-#include "lib/train/device_room.h"
 #include "lib/train/layer_arrays.h"
 #include "lib/train/layer_gate.h"
 #include "lib/train/layer_gather.h"
@@ -45,8 +43,6 @@ struct ShardConfig {
   DType param_dtype = DType::kF32;  // kF32 or kBF16: type of gathered layers
   DType grad_dtype = DType::kF32;   // kF32 or kBF16: type of gradients
   int64_t timeout_ns = 0;           // time limit of each collective; 0: the communicators' default
-  bool device = false;              // true: shards and all lent memory are on a device
-  StreamHandle stream = nullptr;    // on a device: the caller's stream
 };
 
 // The values are those of the C ABI (train.h).
@@ -72,25 +68,18 @@ class LayerShards {
   const Slab& slab() const { return slab_; }
   const std::shared_ptr<Mesh>& mesh() const { return mesh_; }
 
-  // Must be called once, before all functions below. On a device, all arrays of `live` must be on
-  // the same device.
+  // Must be called once, before all functions below.
   absl::Status Bind(LayerArrays live);
   // Binds two slabs of slab().count() elements each.
   absl::Status Bind(void* params, void* grads, DType dtype = DType::kF32);
   const LayerArrays& live() const { return live_; }
   DType param_dtype() const { return config_.param_dtype; }
   DType grad_dtype() const { return config_.grad_dtype; }
-  // Makes later calls use `stream`. `stream` waits for the work on the previous stream. Returns
-  // kFailedPrecondition on the host.
-  absl::Status SetStream(StreamHandle stream);
-  // Returns null if parameters are on the host, or not bound.
-  DeviceRoom* room() const { return room_.get(); }
   // Returns the error after which all calls fail; OK if there is none. May be called from any
   // thread.
   absl::Status broken() const;
   // Copies this rank's part of a layer into its parameters. `full` is the whole layer, of type
-  // kF32, kF64, kBF16 or kF16. If the parameters are on a device, `full` may be on this device or
-  // on the host. A copy from the host to a device is over when Load returns.
+  // kF32, kF64, kBF16 or kF16.
   absl::Status Load(int layer, const void* full, DType from = DType::kF32);
   // Collective; blocks. Copies replica 0's parameters to all replicas. In each replica, copies the
   // parameters of the first rank along the context axis to the other ranks of this axis.
@@ -107,7 +96,7 @@ class LayerShards {
   // Starts the gather if necessary, but does not gather layers in advance. Calls `then` once when
   // Wait would not block, with the status of Wait. The rules for `then` are those of
   // LayerGather::WhenGathered.
-  absl::Status WhenGathered(int layer, WorkerThread::Continuation then);
+  absl::Status WhenGathered(int layer, Worker::Continuation then);
   absl::Status Release(int layer);
 
   // Makes the layer use memory of the caller for its gathered parameters and its gradients. If an
@@ -118,7 +107,7 @@ class LayerShards {
   absl::Status FinishGradients();
   // Calls `then` once when the reductions started so far are over. The rules for `then` are those
   // of LayerGather::WhenGathered.
-  absl::Status WhenGradientsFinished(WorkerThread::Continuation then);
+  absl::Status WhenGradientsFinished(Worker::Continuation then);
   absl::Status SetGradients(GradientScope scope);
   GradientScope gradient_scope() const { return scope_; }
   // Returns the norm of the bound gradients over the whole replica. Collective over the replica;
@@ -144,12 +133,10 @@ class LayerShards {
   absl::Status Check(int layer) const;
   absl::Status CheckHasGradients(int layer) const;
   absl::Status CheckBound() const;
-  absl::Status BindOnDevice();
-  absl::Status LoadToDevice(int layer, const void* full, DType from);
-  absl::StatusOr<double> SquareOfGradients();
+  double SquareOfGradients() const;
 
   const std::shared_ptr<Mesh> mesh_;
-  ShardConfig config_;  // config_.stream is used until Bind, and room_'s stream afterwards
+  const ShardConfig config_;
   const Slab slab_;
   const ShardComms comms_;
   ReductionStages stages_;
@@ -161,10 +148,6 @@ class LayerShards {
   ShardStats waits_;         // only the times are used
   uint64_t base_shard_ = 0;  // bytes sent during Create
   uint64_t base_sync_ = 0;
-  std::unique_ptr<DeviceRoom> room_;
-  // On a device: room for the largest shard in f32, for GradientNorm. Null if the gradients are
-  // f32.
-  float* wide_ = nullptr;
   LayerGather gather_;
   LayerGradients gradients_;
 };

@@ -4,7 +4,7 @@
 
 #include "lib/base/status.h"
 #include "lib/kernels/kernels.h"
-#include "lib/train/worker_thread.h"
+#include "lib/train/worker.h"
 
 namespace entrain {
 namespace {
@@ -16,7 +16,7 @@ constexpr int64_t kFloat = sizeof(float);
 absl::Status LayerState::Reserve() {
   if (options_.keeps_means()) {
     ENTRAIN_ASSIGN_OR_RETURN(means_, OwnedBuffer::Allocate(slab_.count() * kFloat));
-    ZeroArray(means_.data(), slab_.count() * kFloat);
+    ZeroShared(means_.data(), slab_.count() * kFloat);
   }
   return absl::OkStatus();
 }
@@ -27,7 +27,7 @@ float* LayerState::MeanOf(int layer) const {
 
 void LayerState::KeepMean(int layer, const float* mean) {
   if (options_.keeps_means()) {
-    CopyArray(MeanOf(layer), mean, slab_.layer(layer).valid * kFloat);
+    CopyShared(MeanOf(layer), mean, slab_.layer(layer).valid * kFloat);
   }
 }
 
@@ -55,9 +55,9 @@ absl::StatusOr<OwnedBuffer> LayerState::Broadcast(int layer, int root) {
   auto* const room = reinterpret_cast<float*>(received.data());
   for (size_t i = 0; i < parts.size(); ++i) {
     const CallOptions options = members_.Options(layer);
-    WorkerThread::Doing(absl::StrCat("layer ", layer, ": the anchor of replica ",
-                                     members_.replicas()[static_cast<size_t>(root)]),
-                        options.timeout_ns);
+    Worker::Doing(absl::StrCat("layer ", layer, ": the anchor of replica ",
+                               members_.replicas()[static_cast<size_t>(root)]),
+                  options.timeout_ns);
     ENTRAIN_RETURN_IF_ERROR(
         members_.sync()->Broadcast(sends ? parts[i] : room + static_cast<int64_t>(i) * count, count,
                                    DType::kF32, root, options));
@@ -69,7 +69,7 @@ void LayerState::Take(int layer, const OwnedBuffer& received) {
   const int64_t count = slab_.layer(layer).shard;
   const auto* from = reinterpret_cast<const float*>(received.data());
   for (float* const part : Of(layer)) {
-    CopyArray(part, from, count * kFloat);
+    CopyShared(part, from, count * kFloat);
     from += count;
   }
   anchors_.Seal(layer);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
@@ -12,8 +11,6 @@
 #include "lib/comm/agree.h"
 #include "lib/kernels/kernels.h"
 #include "lib/train/add_time.h"
-#include "lib/train/device_worker.h"
-#include "lib/train/host_worker.h"
 #include "lib/train/timed_call.h"
 
 namespace entrain {
@@ -126,17 +123,13 @@ int UsualThreads(const Mesh& mesh) {
   return std::min(cores, KernelThreads::kMost);
 }
 
-absl::Status CheckMayRepair(const EditOptions& options, const ExchangeGroups& groups,
-                            bool on_device) {
+absl::Status CheckMayRepair(const EditOptions& options, const ExchangeGroups& groups) {
   if (options.anchor_check != AnchorCheck::kRepair) {
     return absl::OkStatus();
   }
   const auto refuse = [&options](absl::string_view why) {
     return RefuseOption("anchor_check", static_cast<int32_t>(options.anchor_check), why);
   };
-  if (on_device) {
-    return refuse("(repair) does not go with parameters on a device");
-  }
   if (groups.held.exist()) {
     return refuse(
         "(repair) does not go with ranks that hold copies (the context and tensor axes), which are "
@@ -163,13 +156,9 @@ absl::StatusOr<std::shared_ptr<LayerSync>> LayerSync::Make(std::shared_ptr<Mesh>
     auto schedule = std::make_unique<const FragmentSchedule>(options, shards->slab());
     ENTRAIN_ASSIGN_OR_RETURN(ExchangeGroups groups, MakeGroups(*mesh, *shards, *schedule, options));
     ENTRAIN_ASSIGN_OR_RETURN(auto trigger, MakeTrigger(groups, schedule.get(), options));
-    std::unique_ptr<DeviceRoom> room;
-    if (shards->room() != nullptr) {
-      room = DeviceRoom::Beside(*shards->room(), TimeLimit(options.timeout_ns, *mesh));
-    }
     std::shared_ptr<LayerSync> edit(
         new LayerSync(std::move(mesh), std::move(shards), options, std::move(groups),
-                      std::move(schedule), std::move(trigger), std::move(room)),
+                      std::move(schedule), std::move(trigger)),
         Free);
     ENTRAIN_RETURN_IF_ERROR(edit->Start(wait_ns));
     return edit;
@@ -198,61 +187,51 @@ absl::StatusOr<std::shared_ptr<LayerSync>> LayerSync::Join(std::shared_ptr<Mesh>
 LayerSync::LayerSync(std::shared_ptr<Mesh> mesh, std::shared_ptr<LayerShards> shards,
                      const EditOptions& options, ExchangeGroups groups,
                      std::unique_ptr<const FragmentSchedule> schedule,
-                     std::unique_ptr<SyncTrigger> trigger, std::unique_ptr<DeviceRoom> room)
+                     std::unique_ptr<SyncTrigger> trigger)
     : mesh_(std::move(mesh)),
       shards_(std::move(shards)),
       options_(options),
       schedule_(std::move(schedule)),
       trigger_(std::move(trigger)),
-      room_(std::move(room)),
       counter_(options.local_sgd_warmup_steps, options.gradient_accumulation_steps,
                shards_->slab().layers(), schedule_->all(), shards_->stages().begun()),
       behind_(shards_->slab().layers()),
-      exchange_(shards_->slab(), shards_->live(), options, std::move(groups), room_.get()),
+      threads_(options.threads > 0 ? options.threads : UsualThreads(*mesh_)),
+      exchange_(shards_->slab(), shards_->live(), options, std::move(groups)),
       results_(mesh_->length(Axis::kSync)),
-      membership_({*mesh_, *shards_, options_, *schedule_, room_ != nullptr, *trigger_, counter_,
-                   exchange_, results_}) {}
+      membership_(
+          {*mesh_, *shards_, options_, *schedule_, *trigger_, counter_, exchange_, results_}) {}
 
 // If `wait_ns` is set, this replica is a newcomer.
 absl::Status LayerSync::Start(std::optional<int64_t> wait_ns) {
   const int layers = shards_->slab().layers();
-  if (options_.fetch != nullptr && room_ != nullptr) {
-    return absl::InvalidArgumentError(
-        "edit: fetch: a function, is for host arrays; this shard's arrays are on a device");
-  }
-  ENTRAIN_RETURN_IF_ERROR(CheckMayRepair(options_, exchange_.members().now(), room_ != nullptr));
+  ENTRAIN_RETURN_IF_ERROR(CheckMayRepair(options_, exchange_.members().now()));
   ENTRAIN_RETURN_IF_ERROR(exchange_.Reserve());
   ENTRAIN_RETURN_IF_ERROR(wait_ns.has_value() ? membership_.Join(*wait_ns) : membership_.Start());
   base_ = exchange_.members().bytes_sent();
-  ENTRAIN_RETURN_IF_ERROR(room_ == nullptr ? StartOnHost() : StartOnDevice());
+  StartWorker();
   runner_.emplace(*worker_, exchange_, results_, error_, membership_.recovery(),
                   membership_.admission(), membership_.closer(), schedule_->all(),
                   membership_.background());
-  gates_.emplace(*worker_, error_, layers, prefetch_);
+  gates_.emplace(*worker_, error_, layers, options_.prefetch);
   state_.emplace(EditState::Parts{*mesh_, *shards_, options_, *schedule_, *trigger_, exchange_,
                                   counter_, behind_, results_, *gates_, *runner_, error_, *worker_,
                                   membership_.closer()},
                  /*continues=*/wait_ns.has_value());
   ENTRAIN_RETURN_IF_ERROR(shards_->SetGate(&*gates_));
   if (Watches(membership_)) {  // the first job starts the thread
-    ENTRAIN_RETURN_IF_ERROR(worker_->Post([] { return absl::OkStatus(); }).status());
+    worker_->Post([] { return absl::OkStatus(); });
   }
   return shards_->SetGradients(counter_.in_warmup() ? GradientScope::kGlobal
                                                     : GradientScope::kLocal);
 }
 
-absl::Status LayerSync::StartOnHost() {
-  prefetch_ = options_.prefetch;
-  threads_ = std::make_unique<KernelThreads>(options_.threads > 0 ? options_.threads
-                                                                  : UsualThreads(*mesh_));
+void LayerSync::StartWorker() {
   absl::AnyInvocable<absl::Status()> watch;
   if (Watches(membership_)) {
-    watch = [this] {
-      const KernelThreads::Scope scope(threads_.get());
-      return runner_->Watch();
-    };
+    watch = [this] { return runner_->Watch(); };
   }
-  worker_ = std::make_unique<HostWorker>(
+  worker_ = std::make_unique<Worker>(
       TimeLimit(options_.timeout_ns, *mesh_),
       [this](const absl::Status& late) {
         EditInfo so_far;
@@ -262,32 +241,17 @@ absl::Status LayerSync::StartOnHost() {
                                                   mesh_->coordinate(Axis::kSync))));
       },
       [this](absl::string_view name) { mesh_->comm(Axis::kModel)->NoteFunction(this, name); },
-      std::move(watch), threads_.get());
-  return absl::OkStatus();
+      std::move(watch), &threads_);
 }
 
-// On a device, a turn waits only for the caller's stream, so option prefetch does not apply.
-absl::Status LayerSync::StartOnDevice() {
-  prefetch_ = shards_->slab().layers();
-  ENTRAIN_ASSIGN_OR_RETURN(worker_, DeviceWorker::Make(
-                                        room_.get(),
-                                        [this](const absl::Status& why) {
-                                          runner_->Fail(absl::StartsWith(why.message(), "edit: ")
-                                                            ? why
-                                                            : Annotate(why, "edit"));
-                                        },
-                                        [this] { return shards_->broken(); }));
-  return absl::OkStatus();
-}
-
-// Lets rounds behind the caller's steps end (WorkerThread::kLastRoundNs). A round that the caller has
+// Lets rounds behind the caller's steps end (Worker::kLastRoundNs). A round that the caller has
 // not waited for is of no use to it, but it is to the other ranks.
 void LayerSync::AwaitRoundsBehind() {
   const bool calls_back = options_.outer_step != nullptr || options_.outer_schedule != nullptr;
   const auto over = std::make_shared<absl::Notification>();
   worker_->WhenDone(worker_->last(), [over](const absl::Status&) { over->Notify(); });
   over->WaitForNotificationWithTimeout(
-      absl::Nanoseconds(calls_back ? WorkerThread::kReportNs : WorkerThread::kLastRoundNs));
+      absl::Nanoseconds(calls_back ? Worker::kReportNs : Worker::kLastRoundNs));
 }
 
 void LayerSync::Free(LayerSync* edit) {
@@ -307,7 +271,7 @@ void LayerSync::Free(LayerSync* edit) {
     edit->worker_->Drain().IgnoreError();
   }
   // StopSoon returns false if a callback of the caller has not returned.
-  const bool stopped = edit->worker_->StopSoon(absl::AbortedError("edit: destroyed"));
+  const bool stopped = edit->worker_->StopSoon();
   // Removes the gate now, in the caller's thread, because the caller may continue to use the
   // shards.
   if (edit->shards_->gate() == &*edit->gates_) {
@@ -433,9 +397,6 @@ absl::Status LayerSync::CopyAnchor(void* anchor, DType to) const {
   if (UnderWay()) {
     return absl::FailedPreconditionError("edit: an exchange is under way");
   }
-  if (room_ != nullptr) {
-    ENTRAIN_RETURN_IF_ERROR(Annotate(room_->CheckHolds("anchor", anchor), "edit"));
-  }
   const absl::MutexLock lock(&runner_->between_late_rounds());
   return worker_->RunHere([&] {
     for (int l = 0; l < shards_->slab().layers(); ++l) {
@@ -444,7 +405,7 @@ absl::Status LayerSync::CopyAnchor(void* anchor, DType to) const {
       const void* const from =
           layer.trains() ? static_cast<const void*>(exchange_.anchors().anchor(l)) : live.param(l);
       auto* const at = static_cast<std::byte*>(anchor) + layer.offset * SizeOf(to);
-      CurrentKernels().cast(at, to, from, layer.trains() ? DType::kF32 : live.dtype, layer.shard);
+      SharedKernels().cast(at, to, from, layer.trains() ? DType::kF32 : live.dtype, layer.shard);
     }
     return absl::OkStatus();
   });
@@ -460,11 +421,9 @@ absl::StatusOr<LayerReport> LayerSync::Report(int layer) const {
   if (UnderWay()) {
     return absl::FailedPreconditionError("edit: an exchange is under way");
   }
-  // On a device, FirstPending does not mean that the exchange is over, so this thread waits for it.
   // With option admit, does not wait for the admission of newcomers.
-  ENTRAIN_RETURN_IF_ERROR(membership_.admission() == nullptr
-                              ? worker_->Drain()
-                              : worker_->Wait(gates_->BegunSoFar(layer)));
+  ENTRAIN_RETURN_IF_ERROR(membership_.admission() == nullptr ? worker_->Drain()
+                                                             : worker_->Wait(gates_->JobOf(layer)));
   const absl::MutexLock lock(&runner_->between_late_rounds());
   if (exchange_.verdicts().report(layer).norms.empty()) {
     return absl::FailedPreconditionError(

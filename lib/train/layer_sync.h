@@ -20,7 +20,7 @@
 //   ExchangeResults   results of rounds
 //   EditMembership    losses, newcomers, late replicas
 //   BackgroundRounds  rounds of fragments that no replica waits for
-//   Worker            runs jobs, on the host or on a device
+//   Worker            runs jobs on its thread
 //
 // Exchange consists of:
 //
@@ -41,13 +41,6 @@
 // merges the result with the changes that this replica has made since the copy. If fragments are
 // exchanged at different steps, several exchanges may be pending. The worker runs them one after
 // the other.
-//
-// On device memory, the caller's thread enqueues work and posts jobs, but does not wait. The
-// caller's stream waits for layers. Option prefetch does not limit the worker there:
-//
-//   caller   begin_forward  wait(0)  compute 0  wait(1)  compute 1 ...   at once
-//   stream   ...           |~~~~~~~~| compute 0 |~~~| compute 1
-//   worker                  Judge, 0 | layer 1      | layer 2
 //
 // Every error begins with "edit: ". If an exchange fails on one rank, it fails on all ranks. Every
 // later call returns the error of this exchange.
@@ -106,9 +99,8 @@ class LayerSync final {
   absl::StatusOr<bool> BeginForward(bool training, bool first_microbatch);
   absl::Status WaitLayer(int layer);
   // Calls `then` once when WaitLayer would not block, with the status of WaitLayer. Calls `then`
-  // before returning, or later on another thread, where `then` must not block. On device memory,
-  // calls `then` when the exchange of the layer is over on the device. If this function returns an
-  // error, `then` is not called.
+  // before returning, or later on another thread, where `then` must not block. If this
+  // function returns an error, `then` is not called.
   absl::Status WhenLayerOver(int layer, Worker::Continuation then);
   absl::Status EndStep();
   // Returns the scope of gradients in the current step. The last BeginForward with `training` has
@@ -139,8 +131,6 @@ class LayerSync final {
   // Returns the object that saves and loads the state of the run.
   EditState& state() { return *state_; }
 
-  // Returns the stream of exchanges on a device; null on the host.
-  StreamHandle stream() const { return worker_->stream(); }
   EditInfo info() const;
   const ExchangeResults& results() const { return results_; }
   // Copies the anchor: slab().count() elements of type `to`, which is kF32, kF64, kBF16 or kF16. A
@@ -153,8 +143,7 @@ class LayerSync final {
  private:
   LayerSync(std::shared_ptr<Mesh> mesh, std::shared_ptr<LayerShards> shards,
             const EditOptions& options, ExchangeGroups groups,
-            std::unique_ptr<const FragmentSchedule> schedule, std::unique_ptr<SyncTrigger> trigger,
-            std::unique_ptr<DeviceRoom> room);
+            std::unique_ptr<const FragmentSchedule> schedule, std::unique_ptr<SyncTrigger> trigger);
   ~LayerSync() = default;
   static void Free(LayerSync* edit);
   void AwaitRoundsBehind();
@@ -163,8 +152,7 @@ class LayerSync final {
                                                          const EditOptions& options,
                                                          std::optional<int64_t> wait_ns);
   absl::Status Start(std::optional<int64_t> wait_ns);
-  absl::Status StartOnHost();
-  absl::Status StartOnDevice();
+  void StartWorker();
   bool UnderWay() const { return !behind_.empty() || gates_->FirstPending() >= 0; }
 
   // The functions down to StayForRound are in layer_sync_rounds.cc.
@@ -198,9 +186,6 @@ class LayerSync final {
   const EditOptions options_;
   const std::unique_ptr<const FragmentSchedule> schedule_;  // has only layers that train
   const std::unique_ptr<SyncTrigger> trigger_;
-  const std::unique_ptr<DeviceRoom> room_;  // null: on the host
-
-  int prefetch_ = 0;  // number of layers by which the worker may be ahead of the caller
 
   StepCounter counter_;
   RoundsBehind behind_;
@@ -212,7 +197,7 @@ class LayerSync final {
   uint64_t exposed_ns_ = 0;
   ExchangeBytes base_;  // bytes sent during Create
 
-  std::unique_ptr<KernelThreads> threads_;  // share the passes over arrays; null: on a device
+  KernelThreads threads_;  // share the passes over arrays
 
   // While an exchange is under way, the worker uses exchange_. Otherwise the caller's thread uses
   // it. The headers of its parts list the functions that the caller may also call during an
@@ -221,11 +206,11 @@ class LayerSync final {
   ExchangeResults results_;
   FirstError error_;
   EditMembership membership_;
-  // These exist after Start.
+  // These exist after Start. The worker is the last member: its jobs use the other members.
   std::optional<RoundRunner> runner_;
   std::optional<LayerGates> gates_;
   std::optional<EditState> state_;
-  std::unique_ptr<Worker> worker_;  // last member: its jobs use the other members
+  std::unique_ptr<Worker> worker_;
 };
 
 }  // namespace entrain

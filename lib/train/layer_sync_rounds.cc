@@ -105,7 +105,7 @@ void LayerSync::BeginBackground() {
 // Merges the rounds of fragments that are over, and offers the fragments that are due.
 absl::StatusOr<bool> LayerSync::OfferIfDue() {
   BackgroundRounds& background = *membership_.background();
-  const KernelThreads::Scope scope(threads_.get());
+  const KernelThreads::Scope scope(&threads_);
   const BackgroundRounds::Trained now = TrainedSoFar();
   const int64_t now_ns = Clock::Real().Now();
   const int64_t took_ns = step_began_ns_ > 0 ? now_ns - step_began_ns_ : 0;

@@ -15,10 +15,9 @@ namespace entrain {
 
 absl::StatusOr<std::unique_ptr<OpenState>> OpenState::Make(StateOwner* owner, const AllRanks& all,
                                                            const ModelPart& part,
-                                                           std::unique_ptr<StateList> list,
-                                                           int64_t wait_ns) {
+                                                           std::unique_ptr<StateList> list) {
   ENTRAIN_RETURN_IF_ERROR(list->status());
-  std::unique_ptr<OpenState> state(new OpenState(owner, std::move(list), wait_ns));
+  std::unique_ptr<OpenState> state(new OpenState(owner, std::move(list)));
   for (const StateItem& item : state->list_->items()) {
     const int64_t whole =
         item.layer < 0 ? item.count : part.layers[static_cast<size_t>(item.layer)].count;
@@ -67,13 +66,9 @@ absl::Status OpenState::Get(size_t index, void* data, int64_t count, DType dtype
     return absl::FailedPreconditionError("the run has gone on since the state was opened");
   }
   ENTRAIN_RETURN_IF_ERROR(owner_.CheckSavable(kind()));
-  const Deadline give_up = Deadline::After(wait_ns_);
-  ENTRAIN_RETURN_IF_ERROR(list_->Settle(give_up));
-  auto* const to = static_cast<std::byte*>(data);
-  ENTRAIN_ASSIGN_OR_RETURN(const ConstBytes bytes,
-                           list_->Read(std::as_const(*list_).items()[index], to, give_up));
-  if (!bytes.empty() && bytes.data() != to) {
-    std::memcpy(to, bytes.data(), bytes.size());
+  const ConstBytes bytes = std::as_const(*list_).items()[index].value();
+  if (!bytes.empty()) {
+    std::memcpy(data, bytes.data(), bytes.size());
   }
   return absl::OkStatus();
 }

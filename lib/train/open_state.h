@@ -47,12 +47,10 @@ struct StateEntry {
 
 class OpenState {
  public:
-  // `list` has the items that `owner` has visited. `owner` must outlive this object. `wait_ns`
-  // limits the time for which a read waits for a device.
+  // `list` has the items that `owner` has visited. `owner` must outlive this object.
   static absl::StatusOr<std::unique_ptr<OpenState>> Make(StateOwner* owner, const AllRanks& all,
                                                          const ModelPart& part,
-                                                         std::unique_ptr<StateList> list,
-                                                         int64_t wait_ns);
+                                                         std::unique_ptr<StateList> list);
 
   CheckpointKind kind() const { return list_->kind(); }
   const std::vector<StateEntry>& entries() const { return entries_; }
@@ -60,8 +58,8 @@ class OpenState {
   // number, and the index of this rank's first piece is returned. Otherwise `layer` is -1. Returns
   // kInvalidArgument if there is no such array.
   absl::StatusOr<size_t> Find(absl::string_view name, int layer) const;
-  // Get copies an entry to host memory, and Set copies from host memory to an entry. `count` and
-  // `dtype` must be those of the entry.
+  // Get copies an entry to `data`, and Set copies `data` to an entry. `count` and `dtype` must be
+  // those of the entry.
   absl::Status Get(size_t index, void* data, int64_t count, DType dtype) const;
   absl::Status Set(size_t index, const void* data, int64_t count, DType dtype);
   // Collective. Makes the owner continue from the values that were set. After an error these values
@@ -76,8 +74,8 @@ class OpenState {
   void TakeBack(StateList* live);
 
  private:
-  OpenState(StateOwner* owner, std::unique_ptr<StateList> list, int64_t wait_ns)
-      : owner_(*owner), moves_(owner->moves()), list_(std::move(list)), wait_ns_(wait_ns) {}
+  OpenState(StateOwner* owner, std::unique_ptr<StateList> list)
+      : owner_(*owner), moves_(owner->moves()), list_(std::move(list)) {}
   absl::Status CheckFits(size_t index, int64_t count, DType dtype) const;
   absl::Status CheckComplete(const StateList& live) const;
   absl::Status CheckAlike(AllRanks& all) const;
@@ -85,7 +83,6 @@ class OpenState {
   StateOwner& owner_;
   const int64_t moves_;  // value at the time of Make
   const std::unique_ptr<StateList> list_;
-  const int64_t wait_ns_;
   std::vector<StateEntry> entries_;  // parallel to the list's items
   std::vector<bool> set_;
   bool given_ = false, committed_ = false;

@@ -7,11 +7,10 @@
 #include "absl/strings/str_cat.h"
 
 #include "lib/base/status.h"
-#include "lib/device/device.h"
 #include "lib/kernels/kernel_threads.h"
 #include "lib/kernels/kernels.h"
 #include "lib/train/penalty.h"
-#include "lib/train/worker_thread.h"
+#include "lib/train/worker.h"
 
 namespace entrain {
 namespace {
@@ -91,7 +90,7 @@ absl::StatusOr<OuterRates> OuterOptimizer::NextRates(int layer) const {
   const int64_t step = steps(layer) + 1;
   const std::string name = absl::StrCat("outer_schedule: layer ", layer, ", step ", step);
   int32_t failed = 0;
-  ENTRAIN_RETURN_IF_ERROR(WorkerThread::CallersFunction(name, [&] {
+  ENTRAIN_RETURN_IF_ERROR(Worker::CallersFunction(name, [&] {
     failed = options_.outer_schedule(options_.outer_schedule_user, layer, step, &rates.lr,
                                      &rates.momentum);
   }));
@@ -119,18 +118,18 @@ absl::Status OuterOptimizer::Step(int layer, float* mean, const OuterRates& rate
   if (l.valid > 0 && options_.outer_optimizer == OuterKind::kCallback) {
     float* const anchor = anchors->anchor(layer);
     if (const auto scale = static_cast<float>(scales.gradient); scale != 1) {
-      CurrentKernels().scale_any(DType::kF32, mean, mean, l.valid, scale);
+      SharedKernels().scale_any(DType::kF32, mean, mean, l.valid, scale);
     }
     const std::string name = absl::StrCat("the outer step of layer ", layer, ", step ", step);
     int32_t failed = 0;
-    ENTRAIN_RETURN_IF_ERROR(WorkerThread::CallersFunction(name, [&] {
+    ENTRAIN_RETURN_IF_ERROR(Worker::CallersFunction(name, [&] {
       failed = options_.outer_step(options_.outer_user, layer, step, anchor, mean,
                                    static_cast<size_t>(l.valid));
     }));
     if (failed != 0) {
       return absl::AbortedError(absl::StrCat(name, ", returned ", failed));
     }
-    CopyArray(live, anchor, l.valid * kFloat);
+    CopyShared(live, anchor, l.valid * kFloat);
     anchors->Seal(layer);
     return absl::OkStatus();
   }
@@ -143,23 +142,15 @@ absl::Status OuterOptimizer::Step(int layer, float* mean, const OuterRates& rate
 void OuterOptimizer::StepPieces(int layer, float* mean, const OuterRates& rates,
                                 const OuterScales& scales, Anchors* anchors, float* live) const {
   const SlabLayer& l = slab_.layer(layer);
-  const auto step_piece = [&](int64_t first, int64_t count) {
-    const Piece piece = PieceOf(layer, first, count, mean, anchors, live);
-    rule_ == nullptr
-        ? Sgd(piece, rates, scales)
-        : StepByRule(piece, rates.lr, static_cast<float>(scales.gradient), steps(layer));
-  };
-  if (KernelStream::Current() != nullptr) {
-    step_piece(0, l.valid);
-    anchors->Seal(layer);
-    return;
-  }
   std::vector<uint64_t> hashes(static_cast<size_t>((l.shard + kHashBlock - 1) / kHashBlock));
   ForPieces(l.shard, kHashBlock, [&](int64_t first, int64_t length) {
     const int64_t end = first + length, valid = std::min(end, l.valid);
     for (int64_t block = first; block < end; block += kHashBlock) {
       for (int64_t at = block; at < std::min(block + kHashBlock, valid); at += kPiece) {
-        step_piece(at, std::min(kPiece, valid - at));
+        const Piece piece = PieceOf(layer, at, std::min(kPiece, valid - at), mean, anchors, live);
+        rule_ == nullptr
+            ? Sgd(piece, rates, scales)
+            : StepByRule(piece, rates.lr, static_cast<float>(scales.gradient), steps(layer));
       }
       hashes[static_cast<size_t>(block / kHashBlock)] =
           HashBlock(anchors->anchor(layer) + block, std::min(kHashBlock, end - block));
@@ -183,7 +174,7 @@ OuterOptimizer::Piece OuterOptimizer::PieceOf(int layer, int64_t first, int64_t 
 
 void OuterOptimizer::StepByRule(const Piece& piece, double lr, float scale, int64_t step) const {
   if (scale != 1) {
-    CurrentKernels().scale_any(DType::kF32, piece.mean, piece.mean, piece.count, scale);
+    SharedKernels().scale_any(DType::kF32, piece.mean, piece.mean, piece.count, scale);
   }
   rule_->Step({.count = piece.count,
                .master = piece.anchor,
@@ -192,7 +183,7 @@ void OuterOptimizer::StepByRule(const Piece& piece, double lr, float scale, int6
                .step = step,
                .lr = lr},
               Apply::kCommit);
-  CopyArray(piece.live, piece.anchor, piece.count * kFloat);
+  CopyShared(piece.live, piece.anchor, piece.count * kFloat);
 }
 
 // Makes the sgd step of the header, or the plain step: sgd with eta = 1 and without momentum.
@@ -207,19 +198,19 @@ void OuterOptimizer::Sgd(const Piece& piece, const OuterRates& rates,
     args.nesterov = options_.outer_nesterov;
     if (options_.outer_weight_decay >
         0) {  // g <- s Delta + lambda a, before the kernel; kappa is 1
-      CurrentKernels().scale_any(DType::kF32, piece.mean, piece.mean, piece.count, scale);
-      CurrentKernels().axpy(piece.mean, static_cast<float>(options_.outer_weight_decay),
-                            piece.anchor, piece.count);
+      SharedKernels().scale_any(DType::kF32, piece.mean, piece.mean, piece.count, scale);
+      SharedKernels().axpy(piece.mean, static_cast<float>(options_.outer_weight_decay),
+                           piece.anchor, piece.count);
       scale = 1;
     }
   }
   if (piece.outer[0] != nullptr &&
       args.momentum == 0) {  // by outer_schedule: b <- g, for later steps
-    CurrentKernels().scale_any(DType::kF32, piece.outer[0], piece.mean, piece.count, scale);
+    SharedKernels().scale_any(DType::kF32, piece.outer[0], piece.mean, piece.count, scale);
   }
   // Before the first step b is zero, so that b ← mu b + g is b ← g in this step.
-  CurrentKernels().outer_step(args, scale, piece.anchor, piece.outer[0], piece.live, piece.mean,
-                              piece.count);
+  SharedKernels().outer_step(args, scale, piece.anchor, piece.outer[0], piece.live, piece.mean,
+                             piece.count);
 }
 
 }  // namespace entrain

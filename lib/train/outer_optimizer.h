@@ -83,8 +83,7 @@ class OuterOptimizer {
   void SetSteps(int layer, int64_t steps) { steps_[static_cast<size_t>(layer)] = steps; }
 
  private:
-  // A range of elements that stays in the cache during all passes over it. On a device, a piece is
-  // the whole layer.
+  // A range of elements that stays in the cache during all passes over it.
   struct Piece {
     float *mean, *anchor, *outer[2], *live;
     int64_t count;

@@ -8,7 +8,7 @@
 
 #include "lib/base/status.h"
 #include "lib/train/timed_call.h"
-#include "lib/train/worker_thread.h"
+#include "lib/train/worker.h"
 
 namespace entrain {
 namespace {
@@ -54,14 +54,14 @@ absl::Status Recovery::Run(ExchangeRound* round) {
 absl::Status Recovery::AwaitOthers() {
   if (end_ == RunEnd::kUnknown) {
     const CallOptions options = TimedCall(timeout_ns_, -1, true);
-    WorkerThread::Doing("leaving: the last exchange of the others", options.timeout_ns);
+    Worker::Doing("leaving: the last exchange of the others", options.timeout_ns);
     ENTRAIN_RETURN_IF_ERROR(world_->comm()->Barrier(options));
     end_ = RunEnd::kAllFinished;
   }
   Communicator* const replica = exchange_.members().model();
   if (end_ == RunEnd::kAllFinished && replica != nullptr) {
     const CallOptions options = TimedCall(timeout_ns_, -1, true);
-    WorkerThread::Doing("leaving: the other ranks of the replica", options.timeout_ns);
+    Worker::Doing("leaving: the other ranks of the replica", options.timeout_ns);
     ENTRAIN_RETURN_IF_ERROR(replica->Barrier(options));
     end_ = RunEnd::kReplicaFinished;
   }
@@ -84,7 +84,7 @@ std::vector<absl::Status> Recovery::Losses() const {
 
 void Recovery::EndCalls() {
   const std::vector<absl::Status> causes = Losses();
-  WorkerThread::Doing("after a loss: ending the communicators");
+  Worker::Doing("after a loss: ending the communicators");
   for (const std::shared_ptr<Communicator>& comm : Communicators(/*closing=*/true)) {
     if (comm != nullptr && !causes.empty()) {
       comm->EndWith(causes[0]);
@@ -134,7 +134,7 @@ absl::Status Recovery::Regroup() {
   const std::shared_ptr<Communicator> world = world_->comm();
   std::shared_ptr<Communicator> model, sync = world;
   const ReplicaPlace& mine = world_->mine();
-  WorkerThread::Doing("after a loss: making the groups", world->timeout_ns());
+  Worker::Doing("after a loss: making the groups", world->timeout_ns());
   if (world_->slots() > 1) {
     ENTRAIN_ASSIGN_OR_RETURN(model, world->Split(mine.replica, mine.slot));
   }
@@ -148,7 +148,7 @@ absl::Status Recovery::Regroup() {
 absl::StatusOr<std::vector<RoundPlace>> Recovery::GatherPlaces(const RoundPlace& mine) {
   const std::shared_ptr<Communicator> world = world_->comm();
   const CallOptions options = TimedCall(timeout_ns_, -1, true);
-  WorkerThread::Doing("after a loss: how far the others have come", options.timeout_ns);
+  Worker::Doing("after a loss: how far the others have come", options.timeout_ns);
   std::vector<RoundPlace> places(static_cast<size_t>(world->size()));
   constexpr int64_t kNumbers = sizeof(RoundPlace) / sizeof(int64_t);
   ENTRAIN_RETURN_IF_ERROR(world->AllGather(&mine, places.data(), kNumbers, DType::kI64, options));
@@ -157,7 +157,7 @@ absl::StatusOr<std::vector<RoundPlace>> Recovery::GatherPlaces(const RoundPlace&
 
 absl::Status Recovery::Broadcast(int root, void* data, int64_t bytes) {
   const CallOptions options = TimedCall(timeout_ns_, -1, true);
-  WorkerThread::Doing("after a loss: what others have finished", options.timeout_ns);
+  Worker::Doing("after a loss: what others have finished", options.timeout_ns);
   return world_->comm()->Broadcast(data, bytes, DType::kU8, root, options);
 }
 

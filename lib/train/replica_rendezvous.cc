@@ -14,8 +14,7 @@
 
 #include "lib/base/log.h"
 #include "lib/base/status.h"
-#include "lib/train/device_waits.h"
-#include "lib/train/worker_thread.h"
+#include "lib/train/worker.h"
 
 namespace entrain {
 namespace {
@@ -69,7 +68,6 @@ absl::Status ReplicaRendezvous::GatherReplica(const std::vector<int>& layers, St
                                                 : parts_.theta.Source(l, parts_.snapshots.of(l)));
     values.push_back(guard_.distrusts(l) ? kNotFinite : parts_.sums.Share(l, square));
   }
-  ENTRAIN_RETURN_IF_ERROR(StatusOfKernels());
   if (parts_.members.replicas().size() == 1) {
     ENTRAIN_RETURN_IF_ERROR(guard_.CheckSeals(layers));
   }
@@ -119,7 +117,7 @@ absl::StatusOr<NormTable> ReplicaRendezvous::ShareNorms(const std::vector<int>& 
   if (parts_.members.sync() != nullptr) {
     records.resize(width * static_cast<size_t>(parts_.members.sync()->size()));
     const CallOptions options = parts_.members.Options(parts_.slab.layers(), extra_ns);
-    WorkerThread::Doing("rendezvous: the standings of all replicas", options.timeout_ns);
+    Worker::Doing("rendezvous: the standings of all replicas", options.timeout_ns);
     ENTRAIN_RETURN_IF_ERROR(parts_.members.sync()->AllGather(
         record.data(), records.data(), static_cast<int64_t>(width), DType::kU64, options));
   }
@@ -164,7 +162,7 @@ absl::Status ReplicaRendezvous::SettleAnchors(const NormTable& table) {
   const std::vector<AnchorHash> mine = guard_.Hashes(table.layers);
   std::vector<AnchorHash> all(mine.size() * table.rows());
   const CallOptions options = parts_.members.Options(parts_.slab.layers());
-  WorkerThread::Doing("rendezvous: the checksums of all layers", options.timeout_ns);
+  Worker::Doing("rendezvous: the checksums of all layers", options.timeout_ns);
   ENTRAIN_RETURN_IF_ERROR(parts_.members.sync()->AllGather(
       mine.data(), all.data(), static_cast<int64_t>(2 * mine.size()), DType::kU64, options));
   std::vector<std::string> differ;
@@ -209,7 +207,7 @@ absl::Status ReplicaRendezvous::Repair(int layer, const AnchorVote& vote,
   const int from = parts_.members.replicas()[static_cast<size_t>(vote.from)];
   const bool wrong = std::binary_search(vote.wrong.begin(), vote.wrong.end(), me);
   ENTRAIN_ASSIGN_OR_RETURN(const OwnedBuffer received, parts_.state.Broadcast(layer, vote.from));
-  WorkerThread::Doing(absl::StrCat("layer ", layer, ": the counters of replica ", from));
+  Worker::Doing(absl::StrCat("layer ", layer, ": the counters of replica ", from));
   Counters counters = {parts_.outer.steps(layer), parts_.gaps.Get(layer)};
   ENTRAIN_RETURN_IF_ERROR(parts_.members.sync()->Broadcast(
       &counters, sizeof(counters), DType::kU8, vote.from, parts_.members.Options(layer)));

@@ -5,7 +5,7 @@
 
 #include "lib/base/status.h"
 #include "lib/train/timed_call.h"
-#include "lib/train/worker_thread.h"
+#include "lib/train/worker.h"
 
 namespace entrain {
 
@@ -27,9 +27,8 @@ absl::StatusOr<std::vector<double>> ReplicaSums::Gather(int64_t tag,
     return values;
   }
   std::vector<double> all(values.size() * static_cast<size_t>(groups_.model->size()));
-  WorkerThread::Doing(tag == slab_.layers()
-                          ? "rendezvous: the norms of the replica"
-                          : absl::StrCat("layer ", tag, ": the norms of the step"));
+  Worker::Doing(tag == slab_.layers() ? "rendezvous: the norms of the replica"
+                                      : absl::StrCat("layer ", tag, ": the norms of the step"));
   ENTRAIN_RETURN_IF_ERROR(groups_.model->AllGather(values.data(), all.data(),
                                                    static_cast<int64_t>(values.size()), DType::kF64,
                                                    TimedCall(timeout_ns_, tag, true)));
@@ -53,7 +52,7 @@ absl::Status ReplicaSums::CheckCopies(const std::vector<int>& layers,
   if (!same.ok()) {
     // All ranks of the replica see the same values and get the same error. They wait for each other
     // before they leave, so that each rank reports this error and not the abort of another rank.
-    WorkerThread::Doing("rendezvous: leaving together");
+    Worker::Doing("rendezvous: leaving together");
     groups_.model->Barrier(TimedCall(timeout_ns_, slab_.layers(), true)).IgnoreError();
   }
   return same;

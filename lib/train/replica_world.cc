@@ -8,7 +8,7 @@
 
 #include "lib/base/status.h"
 #include "lib/train/timed_call.h"
-#include "lib/train/worker_thread.h"
+#include "lib/train/worker.h"
 
 namespace entrain {
 namespace {
@@ -181,7 +181,7 @@ absl::Status ReplicaWorld::ShrinkWithout(std::vector<int> exclude) {
   ShrinkOptions options;
   options.timeout_ns = timeout_ns_ > 0 ? timeout_ns_ : parent->timeout_ns();
   options.exclude = std::move(exclude);
-  WorkerThread::Doing("after a loss: agreeing on the ranks that are left", options.timeout_ns);
+  Worker::Doing("after a loss: agreeing on the ranks that are left", options.timeout_ns);
   absl::StatusOr<std::shared_ptr<Communicator>> smaller = parent->Shrink(options);
   if (smaller.status().code() == absl::StatusCode::kDataLoss) {
     // Other ranks were in another agreement: the one about an admission (AgreeToTakeIn). This error
@@ -192,7 +192,7 @@ absl::Status ReplicaWorld::ShrinkWithout(std::vector<int> exclude) {
     const std::vector<int32_t> late = BlameOf(smaller.status()).late;
     options.exclude.insert(options.exclude.end(), late.begin(), late.end());
     if (!late.empty()) {
-      WorkerThread::Doing("after a loss: going on without ranks that are late", options.timeout_ns);
+      Worker::Doing("after a loss: going on without ranks that are late", options.timeout_ns);
       smaller = parent->Shrink(options);
     }
   }

@@ -13,7 +13,7 @@
 #include "lib/base/status.h"
 #include "lib/train/rendezvous.h"
 #include "lib/train/timed_call.h"
-#include "lib/train/worker_thread.h"
+#include "lib/train/worker.h"
 
 namespace entrain {
 namespace {
@@ -166,7 +166,7 @@ void RoundCloser::Listen() {
 }
 
 absl::Status RoundCloser::Ring() {
-  WorkerThread::Doing("rendezvous: calling the other replicas", timeout_ns_);
+  Worker::Doing("rendezvous: calling the other replicas", timeout_ns_);
   calls_.AwaitRings();
   calls_.numbers->rung = session_ + 1;
   for (int rank = 0; rank < calls_.comm->size(); ++rank) {
@@ -204,7 +204,7 @@ absl::StatusOr<Closing> RoundCloser::Tick() {
   std::vector<int64_t> mine(width), all(width * told_.size());
   Fill(&mine);
   const CallOptions options = TimedCall(timeout_ns_, kTickTag, true);
-  WorkerThread::Doing("rendezvous: which replicas have come", options.timeout_ns);
+  Worker::Doing("rendezvous: which replicas have come", options.timeout_ns);
   ENTRAIN_RETURN_IF_ERROR(world_->comm()->AllGather(
       mine.data(), all.data(), static_cast<int64_t>(width), DType::kI64, options));
   std::vector<FragmentWait> waits(told_.size() * fragments_.size());
@@ -288,7 +288,7 @@ void RoundCloser::BeginSessions() {
 void RoundCloser::Close() {
   closed_ = true;
   calls_.SendLastRing(timeout_ns_);
-  WorkerThread::Doing("leaving: the last message of another replica", kCloseNs + kSecond);
+  Worker::Doing("leaving: the last message of another replica", kCloseNs + kSecond);
   if (calls_.listening) {
     // All ranks call Close. If the previous rank dies before it has called Close, this wait ends
     // without the last ring. The destructor then ends the communicator.
@@ -319,14 +319,14 @@ absl::Status RoundCloser::GoOn(const ReplicaWorld& left) {
   const std::shared_ptr<Communicator> all = left.comm();
   calls_.End("replaced after a loss");
   SetRows(ReplicasOf(left.places()));
-  WorkerThread::Doing("after a loss: making the group that closes rounds", all->timeout_ns());
+  Worker::Doing("after a loss: making the group that closes rounds", all->timeout_ns());
   ENTRAIN_ASSIGN_OR_RETURN(std::shared_ptr<Communicator> comm, all->Split(0, all->rank()));
   world_->Adopt(std::move(comm), left.places());
   BeginSessions();
 
   std::vector<int64_t> ticks(static_cast<size_t>(all->size()));
   const CallOptions options = TimedCall(timeout_ns_, -1, true);
-  WorkerThread::Doing("after a loss: which rounds are closed", options.timeout_ns);
+  Worker::Doing("after a loss: which rounds are closed", options.timeout_ns);
   ENTRAIN_RETURN_IF_ERROR(all->AllGather(&ticks_, ticks.data(), 1, DType::kI64, options));
   const auto least = std::min_element(ticks.begin(), ticks.end());
   const auto most = std::max_element(ticks.begin(), ticks.end());
@@ -354,7 +354,7 @@ absl::Status RoundCloser::ShareDecision(Communicator& all, int from) {
     record.insert(record.end(), {replicas_[row].arrivals, replicas_[row].missed, decided ? 1 : 0});
   }
   const CallOptions options = TimedCall(timeout_ns_, -1, true);
-  WorkerThread::Doing("after a loss: the last decision about a round", options.timeout_ns);
+  Worker::Doing("after a loss: the last decision about a round", options.timeout_ns);
   ENTRAIN_RETURN_IF_ERROR(
       all.Broadcast(record.data(), std::ssize(record), DType::kI64, from, options));
   if (ticks_ == record[0]) {

@@ -75,7 +75,7 @@ absl::Status RoundRunner::Meet(const absl::Status& why) {
   if (recovery_ == nullptr) {
     Fail(Annotate(why, "edit"));
   } else {
-    worker_.Wait(Numbered(worker_.Post(Timed([why] { return why; })))).IgnoreError();
+    worker_.Wait(worker_.Post(Timed([why] { return why; }))).IgnoreError();
   }
   return error_.Or(why);
 }
@@ -88,7 +88,7 @@ absl::Status RoundRunner::MakeJointCall(absl::FunctionRef<AllRanks()> everybody,
   };
   // The worker may be in the middle of the recovery, or not know of the loss yet. Its next job runs
   // after the recovery, or runs it.
-  const auto recover = [&] { return worker_.Wait(Numbered(worker_.Post(Timed(needed)))); };
+  const auto recover = [&] { return worker_.Wait(worker_.Post(Timed(needed))); };
   const JointCalls::Call call = {everybody, attempt, needed, recover};
   JointCalls alone;
   JointCalls& calls = recovery_ == nullptr ? alone : recovery_->joint_calls();
@@ -101,35 +101,26 @@ absl::Status RoundRunner::MakeJointCall(absl::FunctionRef<AllRanks()> everybody,
   return status;
 }
 
-// Returns the number of the posted job. If Post has failed, returns the number of the last job.
-uint64_t RoundRunner::Numbered(const absl::StatusOr<uint64_t>& posted) {
-  if (!posted.ok() && error_.status().ok()) {  // the stream could not be marked
-    Fail(Annotate(posted.status(), "edit"));
-  }
-  return posted.ok() ? *posted : worker_.last();
-}
-
 uint64_t RoundRunner::PostJudge(std::shared_ptr<ExchangeRound> round, int64_t extra_ns) {
   if (closer_ != nullptr) {
     closer_->Arrive(round->standing().flags);
   }
-  return Numbered(worker_.Post(
-      Timed([this, round = std::move(round), extra_ns] { return Judge(round, extra_ns); })));
+  return worker_.Post(
+      Timed([this, round = std::move(round), extra_ns] { return Judge(round, extra_ns); }));
 }
 
 uint64_t RoundRunner::PostTurn(std::shared_ptr<ExchangeRound> round) {
-  return Numbered(
-      worker_.Post(Timed([this, round = std::move(round)] { return RunTurn(*round); })));
+  return worker_.Post(Timed([this, round = std::move(round)] { return RunTurn(*round); }));
 }
 
 void RoundRunner::PostAdmission() {
   if (admission_ == nullptr) {
     return;
   }
-  Numbered(worker_.Post([this] {
+  worker_.Post([this] {
     Worker::Job run = [this] { return Admit(); };
     return Finish(Persist(run));
-  }));
+  });
 }
 
 // Admits newcomers after the last round, unless this has been done already.
@@ -145,24 +136,24 @@ absl::Status RoundRunner::AwaitOthers() {
   if (recovery_ == nullptr) {
     return absl::OkStatus();
   }
-  return worker_.Wait(Numbered(worker_.Post(Timed([this] { return recovery_->AwaitOthers(); }))));
+  return worker_.Wait(worker_.Post(Timed([this] { return recovery_->AwaitOthers(); })));
 }
 
 void RoundRunner::Seal() {
-  Numbered(worker_.Start(0, Timed([this] { return SealAnchors(); })));
+  Worker::Job seal = Timed([this] { return SealAnchors(); });
+  worker_.RunHere([&] { return seal(); }).IgnoreError();  // Fail keeps the error
 }
 
 absl::Status RoundRunner::Merge(std::shared_ptr<ExchangeRound> round) {
-  const uint64_t after = round->last_job();
-  const auto merge = [this, round = std::move(round)] {
+  ENTRAIN_RETURN_IF_ERROR(worker_.Wait(round->last_job()));
+  Worker::Job merge = Timed([this, &round] {
     round->Merge(exchange_);
     return absl::OkStatus();
-  };
-  return worker_.Hold(Numbered(worker_.Start(after, Timed(merge))));
+  });
+  return worker_.RunHere([&] { return merge(); });
 }
 
 absl::Status RoundRunner::Judge(const std::shared_ptr<ExchangeRound>& round, int64_t extra_ns) {
-  ENTRAIN_RETURN_IF_ERROR(worker_.Sound());
   round_ = round;
   if (round->finished() < 0) {  // false only if a recovery has received the result
     return closer_ == nullptr ? JudgeOnTime(*round, extra_ns) : JudgeOrCatchUp(*round, extra_ns);
@@ -316,7 +307,6 @@ absl::Status RoundRunner::RunTurn(ExchangeRound& round) {
 }
 
 absl::Status RoundRunner::SealAnchors() {
-  ENTRAIN_RETURN_IF_ERROR(worker_.Sound());
   exchange_.SealAnchors();
   results_.SetAnchorChecksum(exchange_.anchors().checksum());
   return absl::OkStatus();

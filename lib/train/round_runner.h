@@ -64,12 +64,12 @@ class RoundRunner {
   // Posts the job that admits newcomers. Must be called after the last PostTurn of a round. The
   // round does not wait for this job.
   void PostAdmission();
-  // Posts a job that stores the hashes of newly created anchors (Anchors::Seal).
+  // Stores the hashes of newly created anchors (Anchors::Seal). Runs in the calling thread.
   void Seal();
   // If `recovery` is not null, blocks until all ranks have finished their last exchange. If a rank
   // is lost during that exchange, this rank can still send its results to the others.
   absl::Status AwaitOthers();
-  // Merges a round that overlaps with further steps. The caller's next work runs after the merge.
+  // Merges a round that overlaps with further steps, in the calling thread, when the round is over.
   absl::Status Merge(std::shared_ptr<ExchangeRound> round);
 
   // Returns true if this replica's last arrival came too late for its round. With a closer, must be
@@ -99,7 +99,6 @@ class RoundRunner {
   uint64_t sync_ns() const { return sync_ns_.load(std::memory_order_relaxed); }
 
  private:
-  uint64_t Numbered(const absl::StatusOr<uint64_t>& posted);
   Worker::Job Timed(Worker::Job body);
   absl::Status Finish(absl::Status status);
   bool MustRecover(bool closing) const;

@@ -6,16 +6,14 @@
 #include "absl/strings/str_cat.h"
 
 #include "lib/base/status.h"
-#include "lib/device/device.h"
+#include "lib/kernels/kernel_threads.h"
 #include "lib/kernels/kernels.h"
-#include "lib/train/worker_thread.h"
+#include "lib/train/worker.h"
 
 namespace entrain {
 namespace {
 
-// Number of elements of a piece. On the host, a piece must stay in the cache. On a device, a piece
-// must be large enough for one kernel launch to pay off.
-constexpr int64_t kHostPiece = 4096, kDevicePiece = 1 << 20;
+constexpr int64_t kPiece = 4096;  // elements of a piece, which must stay in the cache
 
 }  // namespace
 
@@ -38,7 +36,7 @@ absl::Status ShardStep::Predict(const GradientSum& g, const StepTime& t) {
 // the order of the pieces ensures that no gradient is overwritten before it is read.
 absl::Status ShardStep::ForEachPiece(const GradientSum& sum,
                                      absl::FunctionRef<Made(const Piece&)> step) {
-  const Kernels& kernels = CurrentKernels();
+  const Kernels& kernels = SharedKernels();
   const DType type = options_.master_dtype(), wire = options_.wire_dtype,
               params = options_.params_dtype;
   const double scale = 1 / static_cast<double>(sum.microbatches) * sum.clip;
@@ -79,7 +77,7 @@ absl::Status ShardStep::CallersStep(Apply apply, const Piece& piece, const StepT
   const std::string name =
       absl::StrCat("the ACCO step of ", preview ? "a preview of commit " : "commit ", t.commit);
   int32_t failed = 0;
-  ENTRAIN_RETURN_IF_ERROR(WorkerThread::CallersFunction(name, [&] {
+  ENTRAIN_RETURN_IF_ERROR(Worker::CallersFunction(name, [&] {
     failed = options_.step(options_.user, preview ? 1 : 0, t.commit, t.lr,
                            static_cast<size_t>(piece.first), static_cast<size_t>(piece.count),
                            piece.mean, Theta(piece.first), preview ? Previewed() : nullptr);
@@ -115,7 +113,7 @@ void ShardStep::GroupsStep(Apply apply, const Piece& piece, const StepTime& t) {
 }
 
 double ShardStep::SumOfSquares(const std::byte* com) const {
-  const Kernels& kernels = CurrentKernels();
+  const Kernels& kernels = SharedKernels();
   const DType wire = options_.wire_dtype;
   auto* const as_f32 = reinterpret_cast<float*>(room_.data());
   double square = 0;
@@ -132,34 +130,33 @@ double ShardStep::SumOfSquares(const std::byte* com) const {
 }
 
 absl::Status ShardStep::Allocate() {
-  Device* const device = options_.at.device;
   const int64_t element = SizeOf(options_.master_dtype());
-  ENTRAIN_ASSIGN_OR_RETURN(theta_, PlacedArray::Allocate(device, layer_.shard * element));
-  piece_ = std::min(layer_.shard, device == nullptr ? kHostPiece : kDevicePiece);
-  ENTRAIN_ASSIGN_OR_RETURN(room_, PlacedArray::Allocate(device, 2 * piece_ * element));
+  ENTRAIN_ASSIGN_OR_RETURN(theta_, OwnedBuffer::Allocate(layer_.shard * element));
+  piece_ = std::min(layer_.shard, kPiece);
+  ENTRAIN_ASSIGN_OR_RETURN(room_, OwnedBuffer::Allocate(2 * piece_ * element));
   int arrays = 0;
   for (const ParameterGroup& group : groups_) {
     arrays = std::max(arrays, group.optimizer->state_arrays());
   }
   for (int i = 0; i < arrays; ++i) {
     ENTRAIN_ASSIGN_OR_RETURN(state_.emplace_back(),
-                             PlacedArray::Allocate(device, layer_.shard * SizeOf(DType::kF32)));
+                             OwnedBuffer::Allocate(layer_.shard * SizeOf(DType::kF32)));
   }
   return absl::OkStatus();
 }
 
 void ShardStep::Start(const std::byte* params) {
-  for (const PlacedArray& array : state_) {
-    ZeroArray(array.data(), array.size());
+  for (const OwnedBuffer& array : state_) {
+    ZeroShared(array.data(), array.size());
   }
   const DType type = options_.params_dtype;
-  CurrentKernels().cast(theta_.data(), options_.master_dtype(),
-                        params + layer_.first * SizeOf(type), type, layer_.valid);
+  SharedKernels().cast(theta_.data(), options_.master_dtype(), params + layer_.first * SizeOf(type),
+                       type, layer_.valid);
 }
 
 void ShardStep::WriteTheta(std::byte* com) const {
   const DType type = options_.params_dtype;
-  CurrentKernels().cast(Own(com, type), type, theta_.data(), options_.master_dtype(), layer_.valid);
+  SharedKernels().cast(Own(com, type), type, theta_.data(), options_.master_dtype(), layer_.valid);
 }
 
 std::byte* ShardStep::Theta(int64_t first) const {
@@ -172,7 +169,7 @@ std::byte* ShardStep::Previewed() const {
 
 std::vector<float*> ShardStep::Arrays() const {
   std::vector<float*> arrays = {reinterpret_cast<float*>(theta_.data())};
-  for (const PlacedArray& array : state_) {
+  for (const OwnedBuffer& array : state_) {
     arrays.push_back(reinterpret_cast<float*>(array.data()));
   }
   return arrays;
@@ -180,7 +177,7 @@ std::vector<float*> ShardStep::Arrays() const {
 
 int64_t ShardStep::bytes() const {
   int64_t bytes = theta_.size() + room_.size();
-  for (const PlacedArray& array : state_) {
+  for (const OwnedBuffer& array : state_) {
     bytes += array.size();
   }
   return bytes;

@@ -3,8 +3,7 @@
 // object owns theta (the master parameters) and the state of the optimizer. Below, Opt is the
 // optimizer of each group of elements, or the caller's step function.
 //
-// A step processes the shard in pieces that stay in the cache. On a device, everything is enqueued
-// on the bound stream (ComputeAt, lib/device/arrays.h). SumOfSquares also waits for its result.
+// A step processes the shard in pieces that stay in the cache.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -18,7 +17,7 @@
 #include "absl/status/statusor.h"
 
 #include "lib/checkpoint/state_visitor.h"
-#include "lib/device/arrays.h"
+#include "lib/memory/buffer.h"
 #include "lib/optim/optimizer.h"
 #include "lib/train/gradient_channel_options.h"
 #include "lib/train/slab.h"
@@ -95,10 +94,10 @@ class ShardStep {
   const SlabLayer& layer_;
   const int64_t at_;                          // index in com of the shard's first element
   const std::vector<ParameterGroup> groups_;  // all parameters are in one of them
-  PlacedArray theta_;
-  std::vector<PlacedArray> state_;  // as long as the shard; a group may not use all arrays
+  OwnedBuffer theta_;
+  std::vector<OwnedBuffer> state_;  // as long as the shard; a group may not use all arrays
   int64_t piece_ = 0;               // number of elements of a piece
-  PlacedArray room_;                // room for a piece's mean gradient and its preview
+  OwnedBuffer room_;                // room for a piece's mean gradient and its preview
 };
 
 }  // namespace entrain

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lib/base/status.h"
+#include "lib/kernels/kernel_threads.h"
 #include "lib/kernels/kernels.h"
 
 namespace entrain {
@@ -15,37 +16,30 @@ void AddThree(float* out, const float* x, double b, const float* y, double c, co
               int64_t count) {
   const void* const arrays[] = {x, y, z};
   const double weights[] = {1, b, c};
-  CurrentKernels().combine_weighted(DType::kF32, out, arrays, weights, 3, count);
+  SharedKernels().combine_weighted(DType::kF32, out, arrays, weights, 3, count);
 }
 
 }  // namespace
 
 Snapshots::Snapshots(const Slab& slab, const LayerArrays& live, const EditOptions& options,
-                     const Anchors& anchors, WideTheta* worker_theta, DeviceRoom* room)
+                     const Anchors& anchors, WideTheta* worker_theta)
     : slab_(slab),
       live_(live),
       options_(options),
       anchors_(anchors),
       worker_theta_(*worker_theta),
       merging_(slab, live, anchors),
-      room_(room),
       in_use_(static_cast<size_t>(slab.layers()), 0),
       finite_(static_cast<size_t>(slab.layers()), 1),
       late_(static_cast<size_t>(slab.layers()), 0) {}
 
 absl::Status Snapshots::ReserveMerge() {
-  return options_.overlap_steps > 0 || options_.carries() ? merging_.Reserve(room_)
-                                                          : absl::OkStatus();
+  return options_.overlap_steps > 0 || options_.carries() ? merging_.Reserve() : absl::OkStatus();
 }
 
 absl::Status Snapshots::Reserve() {
-  const int64_t bytes = slab_.count() * kFloat;
-  if (taken_ == nullptr && room_ != nullptr) {
-    ENTRAIN_ASSIGN_OR_RETURN(std::byte* const memory, room_->Keep(bytes));
-    taken_ = reinterpret_cast<float*>(memory);
-  } else if (taken_ == nullptr) {
-    ENTRAIN_ASSIGN_OR_RETURN(host_, OwnedBuffer::Allocate(bytes));
-    taken_ = reinterpret_cast<float*>(host_.data());
+  if (taken_.data() == nullptr) {
+    ENTRAIN_ASSIGN_OR_RETURN(taken_, OwnedBuffer::Allocate(slab_.count() * kFloat));
   }
   return absl::OkStatus();
 }
@@ -78,11 +72,11 @@ void Snapshots::Merge(const std::vector<int>& layers) {
     // snapshot was not.
     if (options_.overlap_merge != OverlapMerge::kRestart &&
         finite_[static_cast<size_t>(layer)] == 0) {
-      CopyArray(live, anchor, count * kFloat);  // theta and any sum with it may be invalid
+      CopyShared(live, anchor, count * kFloat);  // theta and any sum with it may be invalid
     } else if (options_.overlap_merge == OverlapMerge::kMix) {
       const void* const arrays[] = {live, anchor};
       const double weights[] = {keep, 1 - keep};
-      CurrentKernels().combine_weighted(DType::kF32, live, arrays, weights, 2, count);
+      SharedKernels().combine_weighted(DType::kF32, live, arrays, weights, 2, count);
     } else {
       AddThree(live, live, -1, At(layer), 1, anchor, count);
     }
@@ -167,7 +161,7 @@ void Snapshots::VisitState(StateVisitor& visitor) {
   if (options_.overlap_steps > 0 && visitor.kind() == CheckpointKind::kExact) {
     visitor.Array("behind/finite", Holder::kReplica, DType::kI32, finite_.data(),
                   static_cast<int64_t>(finite_.size()));
-    visitor.Array("behind/taken", Holder::kRank, DType::kF32, taken_, slab_.count());
+    visitor.Array("behind/taken", Holder::kRank, DType::kF32, Values(), slab_.count());
   }
 }
 

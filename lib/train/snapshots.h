@@ -9,7 +9,7 @@
 //
 // Thread safety: one thread at a time for each layer. While an exchange of the layer is under way,
 // this is the worker, otherwise the caller's thread. While the worker uses the snapshots of some
-// layers, the caller may take and merge those of other layers. On a device the worker merges.
+// layers, the caller may take and merge those of other layers.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,6 @@
 #include "lib/checkpoint/state_visitor.h"
 #include "lib/memory/buffer.h"
 #include "lib/train/anchors.h"
-#include "lib/train/device_room.h"
 #include "lib/train/edit_options.h"
 #include "lib/train/layer_arrays.h"
 #include "lib/train/slab.h"
@@ -30,10 +29,10 @@ namespace entrain {
 
 class Snapshots {
  public:
-  // The arguments must outlive this object. `room` is null on the host. `worker_theta` belongs to
-  // the thread that runs the exchange.
+  // The arguments must outlive this object. `worker_theta` belongs to the thread that runs the
+  // exchange.
   Snapshots(const Slab& slab, const LayerArrays& live, const EditOptions& options,
-            const Anchors& anchors, WideTheta* worker_theta, DeviceRoom* room);
+            const Anchors& anchors, WideTheta* worker_theta);
 
   // Allocates the memory that Merge and Drop need for a theta that is not f32.
   absl::Status ReserveMerge();
@@ -90,7 +89,8 @@ class Snapshots {
   void VisitState(StateVisitor& visitor);
 
  private:
-  float* At(int layer) const { return taken_ + slab_.layer(layer).offset; }
+  float* Values() const { return reinterpret_cast<float*>(taken_.data()); }
+  float* At(int layer) const { return Values() + slab_.layer(layer).offset; }
 
   const Slab& slab_;
   const LayerArrays& live_;
@@ -98,9 +98,7 @@ class Snapshots {
   const Anchors& anchors_;
   WideTheta& worker_theta_;
   WideTheta merging_;  // for Merge, Drop and CatchUp
-  DeviceRoom* const room_;
-  OwnedBuffer host_;        // laid out like the slab; exists after the first Reserve
-  float* taken_ = nullptr;  // in host_ or on a device
+  OwnedBuffer taken_;  // f32, laid out like the slab; exists after the first Reserve
   // One integer per layer, because threads may write the values of different layers at the same
   // time. in_use_ is 1 while a snapshot of the layer is in use. finite_ is 1 if this snapshot was
   // finite.

@@ -1,7 +1,6 @@
 // A StateVisitor that lists the items of a rank's state, for saving and loading. Loaded values are
 // first read into memory of the list, so that the live state does not change before all values are
-// read. Items in device memory are copied through host memory. The saved bytes do not depend on the
-// kind of memory.
+// read.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -16,10 +15,8 @@
 #include "absl/status/status.h"
 
 #include "lib/base/bytes.h"
-#include "lib/base/clock.h"
 #include "lib/checkpoint/state_visitor.h"
 #include "lib/memory/buffer.h"
-#include "lib/train/device_waits.h"
 #include "lib/train/slab.h"
 
 namespace entrain {
@@ -32,18 +29,15 @@ struct StateItem {
   int64_t count = 0;
   DType dtype = DType::kF32;
   std::byte* live = nullptr;
-  bool on_device = false;
   OwnedBuffer loaded;  // the value that was loaded
 
   int64_t bytes() const { return count * SizeOf(dtype); }
+  ConstBytes value() const { return {live, static_cast<size_t>(bytes())}; }
 };
 
 class StateList final : public StateVisitor {
  public:
-  // `at` describes the object to which the state belongs. If the object is on a device, an array
-  // may be on the device or on the host. Add asks the device's driver.
-  StateList(const Slab& slab, CheckpointKind kind, const ArraysAt& at = {})
-      : slab_(slab), kind_(kind), at_(at) {}
+  StateList(const Slab& slab, CheckpointKind kind) : slab_(slab), kind_(kind) {}
 
   CheckpointKind kind() const override { return kind_; }
   void Array(absl::string_view name, Holder holder, DType dtype, void* data,
@@ -61,29 +55,18 @@ class StateList final : public StateVisitor {
   std::vector<StateItem>& items() { return items_; }
   const std::vector<StateItem>& items() const { return items_; }
 
-  // Blocks until the stream has finished all changes of the state, or until the deadline. Must be
-  // called before Read.
-  absl::Status Settle(Deadline give_up) const { return WaitForStream(at_, give_up); }
-  // Returns the size of the largest item that Read copies.
-  int64_t staged_bytes() const;
-  // Returns the live bytes of an item. An item on a device is copied to `staged`.
-  absl::StatusOr<ConstBytes> Read(const StateItem& item, std::byte* staged, Deadline give_up) const;
-
   // Allocates memory for all items.
   absl::Status Allocate();
   // Returns the loaded integer of this name, or 0 if no integer of this name was loaded.
   int64_t Loaded(absl::string_view name) const;
-  // Copies the loaded values to the live state, and waits for the copies. Only a device can cause
-  // an error. After an error, some values have not been copied.
-  absl::Status Apply(Deadline give_up);
+  // Copies the loaded values to the live state.
+  void Apply();
 
  private:
   void Add(StateItem item);
-  absl::StatusOr<bool> IsOnDevice(const StateItem& item) const;
 
   const Slab& slab_;
   const CheckpointKind kind_;
-  const ArraysAt at_;
   std::vector<StateItem> items_;
   std::set<std::tuple<std::string, int, int64_t>> names_;  // names, with layer and first element
   std::set<std::string> dropped_;                          // names

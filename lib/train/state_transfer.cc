@@ -12,7 +12,7 @@
 #include "lib/base/status.h"
 #include "lib/train/anchors.h"
 #include "lib/train/timed_call.h"
-#include "lib/train/worker_thread.h"
+#include "lib/train/worker.h"
 
 namespace entrain {
 namespace {
@@ -75,7 +75,7 @@ class Transfer {
 absl::Status Transfer::CompareDonors() {
   std::vector<uint64_t> mine(items_.size(), 0);
   const int64_t limit_ns = HashLimit(limit_ns_, SizeOfAll(items_));
-  WorkerThread::Doing("newcomers: hashes of the state", 2 * limit_ns);
+  Worker::Doing("newcomers: hashes of the state", 2 * limit_ns);
   if (Has(parties_.donors, comm_.rank())) {
     std::transform(items_.begin(), items_.end(), mine.begin(),
                    [](const TransferItem& item) { return StateHash(item.bytes); });
@@ -134,8 +134,8 @@ absl::Status Transfer::Move(size_t index) {
 
 // `item` may be a part of an item.
 absl::Status Transfer::MovePart(size_t index, const TransferItem& item) {
-  WorkerThread::Doing(absl::StrCat("newcomers: ", item.name),
-                      Limit(static_cast<int64_t>(item.bytes.size())));
+  Worker::Doing(absl::StrCat("newcomers: ", item.name),
+                Limit(static_cast<int64_t>(item.bytes.size())));
   const bool receives = Has(parties_.newcomers, comm_.rank());
   std::vector<RefPtr<Work>> under_way;
   absl::Status status;

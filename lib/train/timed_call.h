@@ -1,6 +1,5 @@
 // Options and time limits for the calls of training objects. A call has the time limit of its
-// object. If ranks may start their calls in different orders, a call has a user tag. On device
-// memory most calls have no tag, so ranks must start them in the same order.
+// object. If ranks may start their calls in different orders, a call has a user tag.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +24,7 @@ inline CallOptions TimedCall(int64_t timeout_ns, int64_t tag, bool background) {
   return options;
 }
 
-// Returns the time limit of a wait for a device or a worker. This is `timeout_ns`, or the longest
+// Returns the time limit of a wait for a worker. This is `timeout_ns`, or the longest
 // default of the groups if `timeout_ns` is 0. Null groups are skipped.
 inline int64_t TimeLimit(int64_t timeout_ns, std::initializer_list<const Communicator*> groups) {
   int64_t longest = 0;

@@ -1,6 +1,7 @@
 #include "lib/train/wide_theta.h"
 
 #include "lib/base/status.h"
+#include "lib/kernels/kernel_threads.h"
 #include "lib/kernels/kernels.h"
 
 namespace entrain {
@@ -10,22 +11,16 @@ constexpr int64_t kFloat = sizeof(float);
 
 }  // namespace
 
-absl::Status WideTheta::Reserve(DeviceRoom* room) {
+absl::Status WideTheta::Reserve() {
   if (live_.dtype == DType::kF32) {
     return absl::OkStatus();
   }
   const int64_t most = slab_.largest().shard;
   const int64_t bytes = most * (2 * kFloat + SizeOf(live_.dtype));
-  std::byte* memory = nullptr;
-  if (room != nullptr) {
-    ENTRAIN_ASSIGN_OR_RETURN(memory, room->Keep(bytes));
-  } else {
-    ENTRAIN_ASSIGN_OR_RETURN(host_, OwnedBuffer::Allocate(bytes));
-    memory = host_.data();
-  }
-  theta_ = reinterpret_cast<float*>(memory);
+  ENTRAIN_ASSIGN_OR_RETURN(memory_, OwnedBuffer::Allocate(bytes));
+  theta_ = reinterpret_cast<float*>(memory_.data());
   anchor_ = theta_ + most;
-  rounded_ = memory + 2 * most * kFloat;
+  rounded_ = memory_.data() + 2 * most * kFloat;
   return absl::OkStatus();
 }
 
@@ -35,14 +30,14 @@ const float* WideTheta::Source(int layer, const float* snapshot) {
   }
   const int64_t count = slab_.layer(layer).valid;
   if (snapshot != nullptr) {
-    CopyArray(theta_, snapshot, count * kFloat);
+    CopyShared(theta_, snapshot, count * kFloat);
   } else {
     live_.Read(layer, theta_, count);
   }
   if (anchors_.exist()) {
     RoundAnchor(layer, anchor_);
-    CurrentKernels().axpy(theta_, -1, anchor_, count);
-    CurrentKernels().axpy(theta_, 1, anchors_.anchor(layer), count);
+    SharedKernels().axpy(theta_, -1, anchor_, count);
+    SharedKernels().axpy(theta_, 1, anchors_.anchor(layer), count);
   }
   return theta_;
 }
@@ -50,11 +45,11 @@ const float* WideTheta::Source(int layer, const float* snapshot) {
 void WideTheta::RoundAnchor(int layer, float* to) {
   const int64_t count = slab_.layer(layer).valid;
   if (live_.dtype == DType::kF32) {
-    CopyArray(to, anchors_.anchor(layer), count * kFloat);
+    CopyShared(to, anchors_.anchor(layer), count * kFloat);
     return;
   }
-  CurrentKernels().cast(rounded_, live_.dtype, anchors_.anchor(layer), DType::kF32, count);
-  CurrentKernels().cast(to, DType::kF32, rounded_, live_.dtype, count);
+  SharedKernels().cast(rounded_, live_.dtype, anchors_.anchor(layer), DType::kF32, count);
+  SharedKernels().cast(to, DType::kF32, rounded_, live_.dtype, count);
 }
 
 const float* WideTheta::RoundedAnchor(int layer) {

@@ -13,7 +13,6 @@
 
 #include "lib/memory/buffer.h"
 #include "lib/train/anchors.h"
-#include "lib/train/device_room.h"
 #include "lib/train/layer_arrays.h"
 #include "lib/train/slab.h"
 
@@ -25,9 +24,8 @@ class WideTheta {
   WideTheta(const Slab& slab, const LayerArrays& live, const Anchors& anchors)
       : slab_(slab), live_(live), anchors_(anchors) {}
 
-  // Allocates memory if theta is not f32: in `room`, or on the host if `room` is null. Must be
-  // called before all other functions.
-  absl::Status Reserve(DeviceRoom* room);
+  // Allocates memory if theta is not f32. Must be called before all other functions.
+  absl::Status Reserve();
 
   // Returns the values, in f32, from which the pseudo-gradient of a layer is computed. These are
   // the values of `snapshot`, or of theta if `snapshot` is null.
@@ -50,7 +48,7 @@ class WideTheta {
   const Anchors& anchors_;
   // For a theta that is not f32: one shard of theta in f32, one shard of the rounded anchor in f32,
   // and one shard of the rounded anchor in the type of theta.
-  OwnedBuffer host_;
+  OwnedBuffer memory_;
   float *theta_ = nullptr, *anchor_ = nullptr;
   std::byte* rounded_ = nullptr;
 };

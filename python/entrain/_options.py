@@ -78,8 +78,6 @@ class EditOptions:
     ewma_warmup_steps: int = 120
     #: distance above the mean that is rejected, in deviations; more than 0
     ewma_threshold: float = 3.0
-    #: on a device: anchors and outer state are in host memory
-    cpu_offload: bool = False
     #: the log has a line for each layer and exchange
     is_debug: bool = False
     #: arithmetic of the published code; not for training
@@ -196,8 +194,6 @@ class EditNumbers(TypedDict, total=False):
     ewma_warmup_steps: int
     #: distance above the mean that is rejected, in deviations; more than 0; default 3.0
     ewma_threshold: float
-    #: on a device: anchors and outer state are in host memory; default False
-    cpu_offload: bool
     #: the log has a line for each layer and exchange; default False
     is_debug: bool
     #: arithmetic of the published code; not for training; default False

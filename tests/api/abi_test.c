@@ -233,7 +233,7 @@ static void check_mesh_config(void) {
 }
 
 static void check_shard_config(void) {
-  SIZE(entrain_shard_config_t, 96);
+  SIZE(entrain_shard_config_t, 80);
   AT(entrain_shard_config_t, size, 0);
   AT(entrain_shard_config_t, layers, 8);
   AT(entrain_shard_config_t, prefetch, 12);
@@ -243,11 +243,9 @@ static void check_shard_config(void) {
   AT(entrain_shard_config_t, timeout_ns, 32);
   AT(entrain_shard_config_t, layer_frozen, 40);
   AT(entrain_shard_config_t, layer_replicated, 48);
-  AT(entrain_shard_config_t, layer_segments, 72);
-  AT(entrain_shard_config_t, segment_counts, 80);
-  AT(entrain_shard_config_t, segment_rows, 88);
-  AT(entrain_shard_config_t, memory, 56);
-  AT(entrain_shard_config_t, stream, 64);
+  AT(entrain_shard_config_t, layer_segments, 56);
+  AT(entrain_shard_config_t, segment_counts, 64);
+  AT(entrain_shard_config_t, segment_rows, 72);
 }
 
 static void check_shard_layer(void) {
@@ -303,12 +301,11 @@ static void check_edit_config(void) {
   AT(entrain_edit_config_t, outer_eps, 184);
   AT(entrain_edit_config_t, outer_step, 192);
   AT(entrain_edit_config_t, outer_user, 200);
-  AT(entrain_edit_config_t, cpu_offload, 208);
-  AT(entrain_edit_config_t, is_debug, 212);
-  AT(entrain_edit_config_t, compat, 216);
-  AT(entrain_edit_config_t, overlap_steps, 220);
-  AT(entrain_edit_config_t, consensus_method, 224);
-  AT(entrain_edit_config_t, sparsification_method, 228);
+  AT(entrain_edit_config_t, is_debug, 208);
+  AT(entrain_edit_config_t, compat, 212);
+  AT(entrain_edit_config_t, overlap_steps, 216);
+  AT(entrain_edit_config_t, consensus_method, 220);
+  AT(entrain_edit_config_t, sparsification_method, 224);
   AT(entrain_edit_config_t, density, 232);
   AT(entrain_edit_config_t, seed, 240);
   AT(entrain_edit_config_t, wire_format, 248);
@@ -438,7 +435,7 @@ static void check_state_info(void) {
 }
 
 static void check_acco_config(void) {
-  SIZE(entrain_acco_config_t, 240);
+  SIZE(entrain_acco_config_t, 224);
   AT(entrain_acco_config_t, size, 0);
   AT(entrain_acco_config_t, params, 8);
   AT(entrain_acco_config_t, count, 16);
@@ -463,17 +460,14 @@ static void check_acco_config(void) {
   AT(entrain_acco_config_t, schedule_user, 144);
   AT(entrain_acco_config_t, limit, 152);
   AT(entrain_acco_config_t, timeout_ns, 160);
-  AT(entrain_acco_config_t, memory, 168);
-  AT(entrain_acco_config_t, reserved, 172);
-  AT(entrain_acco_config_t, stream, 176);
-  AT(entrain_acco_config_t, groups, 184);
-  AT(entrain_acco_config_t, group_count, 192);
-  AT(entrain_acco_config_t, on_loss, 200);
-  AT(entrain_acco_config_t, admit, 204);
-  AT(entrain_acco_config_t, admit_store, 208);
-  AT(entrain_acco_config_t, admit_name, 216);
-  AT(entrain_acco_config_t, identity, 224);
-  AT(entrain_acco_config_t, silence, 232);
+  AT(entrain_acco_config_t, groups, 168);
+  AT(entrain_acco_config_t, group_count, 176);
+  AT(entrain_acco_config_t, on_loss, 184);
+  AT(entrain_acco_config_t, admit, 188);
+  AT(entrain_acco_config_t, admit_store, 192);
+  AT(entrain_acco_config_t, admit_name, 200);
+  AT(entrain_acco_config_t, identity, 208);
+  AT(entrain_acco_config_t, silence, 216);
 }
 
 static void check_acco_group(void) {

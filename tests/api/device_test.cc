@@ -1,5 +1,5 @@
 // Device memory through the C ABI: collectives on streams, optimizers and WSAM, compared with the
-// same calls on host memory. Uses the fake driver, or the machine's first device if TEST_GPU=1 is
+// same calls on host memory; objects that refuse it. Uses the fake driver, or the machine's first device if TEST_GPU=1 is
 // set.
 #include <atomic>
 #include <cmath>
@@ -278,337 +278,10 @@ TEST(OnDevice, CollectivesFollowTheCallersStream) {
            {.transports = "inproc,cuda"});
 }
 
-// ---- ACCO
+// ---- Training objects
 
-// SGD by kernels of the device, on the channel's stream.
-int32_t StepOnDevice(void* stream, int32_t preview, int64_t, double lr, size_t, size_t count,
-                     const void* grads, void* master, void* out) {
-  const auto elements = static_cast<int64_t>(count);
-  const entrain::KernelStream bound(TestDevice(), *static_cast<void**>(stream));
-  if (preview != 0) {
-    entrain::CopyArray(out, master, elements * 4);
-  }
-  entrain::CurrentKernels().axpy(static_cast<float*>(preview != 0 ? out : master),
-                                 static_cast<float>(-lr), static_cast<const float*>(grads),
-                                 elements);
-  EXPECT_TRUE(bound.status().ok());
-  return 0;
-}
-int32_t StepOnHost(void*, int32_t preview, int64_t, double lr, size_t, size_t count,
-                   const void* grads, void* master, void* out) {
-  for (size_t i = 0; i < count; ++i) {
-    auto* const theta = static_cast<float*>(master);
-    const float moved = static_cast<float>(-lr) * static_cast<const float*>(grads)[i];
-    (preview != 0 ? static_cast<float*>(out)[i] : theta[i]) = theta[i] + moved;
-  }
-  return 0;
-}
-
-class AccoLoop {
- public:
-  AccoLoop(const Rank& self, TestStream& stream, bool on_device, entrain_optim_t* optim)
-      : self_(self),
-        stream_(stream),
-        on_device_(on_device),
-        params_(std::vector<float>(kCount, 1), stream.get()) {
-    entrain_acco_config_init(&config_);
-    config_.params = on_device ? params_.device() : static_cast<void*>(params_.host.data());
-    config_.count = kCount;
-    config_.memory = on_device ? ENTRAIN_MEMORY_DEVICE : ENTRAIN_MEMORY_HOST;
-    config_.stream = on_device ? stream.get() : nullptr;
-    config_.limit = 3;
-    config_.optim = optim;
-    if (optim == nullptr) {
-      config_.step = on_device ? StepOnDevice : StepOnHost;
-      config_.user = &own_;
-    }
-  }
-  ~AccoLoop() { entrain_acco_destroy(acco_); }
-  entrain_acco_config_t* config() { return &config_; }
-  entrain_acco_t* acco() { return acco_; }
-  // Alternates micro-batches between this stream and the stream of creation.
-  void AlternateWith(TestStream* other) { other_ = other; }
-  void Run() {
-    ASSERT_OK(entrain_acco_create(self_.comm, &config_, &acco_));
-    void* gradients = nullptr;
-    ASSERT_OK(entrain_acco_gradients(acco_, &gradients));
-    ASSERT_OK(entrain_acco_stream(acco_, &own_));
-    EXPECT_EQ(own_ != nullptr, on_device_);
-    for (int32_t finished = 0, round = 0; finished == 0; ++round) {
-      TestStream& now = other_ != nullptr && round % 2 == 1 ? *other_ : stream_;
-      if (other_ != nullptr) {
-        ASSERT_OK(entrain_acco_set_stream(acco_, now.get()));
-      }
-      const Twin add(Wave(self_.rank + 2 * round), now.get());
-      if (on_device_) {
-        const entrain::KernelStream bound(TestDevice(), now.get());
-        TestDevice().kernels().axpy(static_cast<float*>(gradients), 1,
-                                    static_cast<const float*>(add.device()), kCount);
-        ASSERT_TRUE(bound.status().ok());
-      } else {
-        for (size_t i = 0; i < add.host.size(); ++i) {
-          static_cast<float*>(gradients)[i] += add.host[i];
-        }
-      }
-      ASSERT_OK(entrain_acco_add(acco_, 1, 1));
-      ASSERT_OK(entrain_acco_install(acco_, &finished));
-    }
-  }
-  std::vector<float> Params() {
-    if (on_device_) {
-      if (other_ != nullptr) {
-        EXPECT_OK(entrain_acco_set_stream(acco_, stream_.get()));
-      }
-      const auto copied =
-          TestDevice().Copy(params_.host.data(), params_.device(), kBytes, stream_.get());
-      EXPECT_TRUE(copied.ok()) << copied;
-      stream_.Finish();
-    }
-    return params_.host;
-  }
-
- private:
-  const Rank& self_;
-  TestStream& stream_;
-  TestStream* other_ = nullptr;
-  const bool on_device_;
-  Twin params_;
-  entrain_acco_config_t config_;
-  entrain_acco_t* acco_ = nullptr;
-  void* own_ = nullptr;
-};
-
-TEST(OnDevice, AccoHasTheBitsOfTheHost) {
-  TestDevice();
-  RunWorld(2,
-           [](const Rank& self) {
-             TestStream stream(TestDevice());
-             entrain_optim_t* const adamw = OptimOf(Rules()[1], nullptr);
-             for (entrain_optim_t* const optim : {adamw, static_cast<entrain_optim_t*>(nullptr)}) {
-               AccoLoop here(self, stream, false, optim), there(self, stream, true, optim);
-               here.Run();
-               there.Run();
-               EXPECT_EQ(there.Params(), here.Params());
-               entrain_acco_info_t info;
-               entrain_acco_info_init(&info);
-               ASSERT_OK(entrain_acco_info(there.acco(), &info));
-               EXPECT_EQ(info.commits, 3);
-               EXPECT_EQ(info.finished, 1);
-             }
-             entrain_optim_destroy(adamw);
-             ASSERT_OK(entrain_barrier(self.comm, nullptr, nullptr));
-           },
-           {.transports = "inproc,cuda"});
-}
-
-TEST(OnDevice, AChannelGoesFromStreamToStream) {
-  TestDevice();
-  RunWorld(2,
-           [](const Rank& self) {
-             TestStream stream(TestDevice()), other(TestDevice());
-             entrain_optim_t* const adamw = OptimOf(Rules()[1], nullptr);
-             AccoLoop here(self, stream, false, adamw), there(self, stream, true, adamw);
-             there.AlternateWith(&other);
-             here.Run();
-             there.Run();
-             EXPECT_EQ(there.Params(), here.Params());
-             EXPECT_FAILS(entrain_acco_set_stream(here.acco(), stream.get()),
-                          ENTRAIN_FAILED_PRECONDITION,
-                          "the channel was made for host memory, which has no stream");
-             other.Finish();  // the stream is destroyed before the channel
-             entrain_optim_destroy(adamw);
-             ASSERT_OK(entrain_barrier(self.comm, nullptr, nullptr));
-           },
-           {.transports = "inproc,cuda"});
-}
-
-TEST(OnDevice, AccoRefusesMemoryThatIsNotThere) {
-  TestDevice();
-  RunWorld(1, [](const Rank& self) {
-    TestStream stream(TestDevice());
-    const auto with = [&](auto change) {
-      AccoLoop loop(self, stream, true, nullptr);
-      change(loop.config());
-      entrain_acco_t* acco = nullptr;
-      return entrain_acco_create(self.comm, loop.config(), &acco);
-    };
-    const entrain_status_t bad = ENTRAIN_INVALID_ARGUMENT;
-    std::vector<float> host(kCount);
-    EXPECT_FAILS(with([&](auto* c) { c->params = host.data(); }), bad,
-                 "is not memory of a device, as memory 1 says");
-    EXPECT_FAILS(with([&](auto* c) { c->memory = ENTRAIN_MEMORY_HOST_PINNED; }), bad, "memory 2");
-    EXPECT_FAILS(with([&](auto* c) {
-                   c->memory = ENTRAIN_MEMORY_HOST;
-                   c->params = host.data();
-                 }),
-                 bad, "stream is not NULL");
-    EXPECT_FAILS(with([&](auto* c) { c->reserved = 1; }), bad, "reserved");
-  });
-}
-
-// ---- EDiT
-
-// a <- a - grad / 2, on the stream of exchanges or at once.
-int32_t OuterOnDevice(void* stream, int32_t, int64_t, float* anchor, const float* grad,
-                      size_t count) {
-  const entrain::KernelStream bound(TestDevice(), *static_cast<void**>(stream));
-  TestDevice().kernels().axpy(anchor, -0.5f, grad, static_cast<int64_t>(count));
-  EXPECT_TRUE(bound.status().ok());
-  return 0;
-}
-int32_t OuterOnHost(void*, int32_t, int64_t, float* anchor, const float* grad, size_t count) {
-  for (size_t i = 0; i < count; ++i) {
-    anchor[i] += -0.5f * grad[i];
-  }
-  return 0;
-}
-
-// A model of two layers with an inner optimizer and an exchange every other step.
-class EditLoop {
- public:
-  EditLoop(const Rank& self, TestStream& stream, bool on_device)
-      : self_(self),
-        stream_(stream),
-        on_device_(on_device),
-        params_(std::vector<float>(kCount), stream.get()),
-        grads_(std::vector<float>(kCount), stream.get()),
-        optim_(OptimOf(Rules()[1], on_device ? stream.get() : nullptr)) {
-    entrain_mesh_config_t mesh;
-    entrain_mesh_config_init(&mesh);
-    EXPECT_OK(entrain_mesh_create(self.comm, &mesh, &mesh_));
-    entrain_shard_config_init(&shard_config_);
-    shard_config_.layers = 2;
-    shard_config_.layer_counts = kLayerCounts;
-    shard_config_.memory = on_device ? ENTRAIN_MEMORY_DEVICE : ENTRAIN_MEMORY_HOST;
-    shard_config_.stream = on_device ? stream.get() : nullptr;
-    EXPECT_OK(entrain_shard_create(mesh_, &shard_config_, &shard_));
-    EXPECT_OK(entrain_shard_bind(shard_, Place(params_), Place(grads_), ENTRAIN_F32));
-    const std::vector<float> start = Wave(0);
-    for (int32_t layer = 0; layer < 2; ++layer) {
-      EXPECT_OK(entrain_shard_load(shard_, layer, start.data(), ENTRAIN_F32));
-    }
-    entrain_edit_config_init(&config_);
-    config_.shard = shard_;
-    config_.local_sgd_sync_interval = 2;
-    config_.outer_optimizer = ENTRAIN_OUTER_CALLBACK;
-    config_.outer_step = on_device ? OuterOnDevice : OuterOnHost;
-    config_.outer_user = &own_;
-  }
-  ~EditLoop() {
-    entrain_edit_destroy(edit_);
-    entrain_shard_destroy(shard_);
-    entrain_mesh_destroy(mesh_);
-    entrain_optim_destroy(optim_);
-  }
-  entrain_edit_config_t* config() { return &config_; }
-  entrain_edit_t* edit() { return edit_; }
-  entrain_shard_t* shard() { return shard_; }
-  // Passes over the layers use another stream than the optimizer's steps.
-  void ForwardOn(TestStream* stream) { forwards_on_ = stream; }
-  void Run(int steps) {
-    ASSERT_OK(entrain_edit_create(mesh_, &config_, &edit_));
-    ASSERT_OK(entrain_edit_stream(edit_, &own_));
-    EXPECT_EQ(own_ != nullptr, on_device_);
-    Twin m(std::vector<float>(kCount), stream_.get()), v(std::vector<float>(kCount), stream_.get());
-    void* const state[] = {Place(m), Place(v)};
-    for (int step = 1; step <= steps; ++step) {
-      int32_t syncing = 0;
-      if (forwards_on_ != nullptr) {
-        ASSERT_OK(entrain_shard_set_stream(shard_, forwards_on_->get()));
-      }
-      ASSERT_OK(entrain_edit_begin_forward(edit_, 1, 1, &syncing, nullptr));
-      EXPECT_EQ(syncing != 0, step > 1 && step % 2 == 1);
-      for (int32_t layer = 0; layer < 2; ++layer) {
-        void* whole = nullptr;
-        ASSERT_OK(entrain_edit_wait_layer(edit_, layer));
-        ASSERT_OK(entrain_shard_wait(shard_, layer, &whole));
-        ASSERT_OK(entrain_shard_release(shard_, layer));
-      }
-      if (forwards_on_ != nullptr) {
-        ASSERT_OK(entrain_shard_set_stream(shard_, stream_.get()));
-      }
-      // Kept, because freeing device memory would wait for the streams of both ranks.
-      gradients_.push_back(std::make_unique<Twin>(Wave(step + 10 * self_.rank), stream_.get()));
-      ASSERT_OK(entrain_optim_step(optim_, Place(params_), Place(*gradients_.back()), state, kCount,
-                                   ENTRAIN_F32, step, 0.01));
-      ASSERT_OK(entrain_edit_end_step(edit_));
-    }
-    ASSERT_OK(entrain_edit_leave(edit_, nullptr));
-  }
-  std::vector<float> Params() {
-    if (on_device_) {
-      const auto copied =
-          TestDevice().Copy(params_.host.data(), params_.device(), kBytes, stream_.get());
-      EXPECT_TRUE(copied.ok()) << copied;
-      stream_.Finish();
-    }
-    return params_.host;
-  }
-
- private:
-  static constexpr size_t kLayerCounts[] = {3000, 2003};
-  void* Place(Twin& twin) const {
-    return on_device_ ? twin.device() : static_cast<void*>(twin.host.data());
-  }
-
-  const Rank& self_;
-  TestStream& stream_;
-  TestStream* forwards_on_ = nullptr;
-  const bool on_device_;
-  Twin params_, grads_;
-  std::vector<std::unique_ptr<Twin>> gradients_;
-  entrain_optim_t* const optim_;
-  entrain_mesh_t* mesh_ = nullptr;
-  entrain_shard_config_t shard_config_;
-  entrain_shard_t* shard_ = nullptr;
-  entrain_edit_config_t config_;
-  entrain_edit_t* edit_ = nullptr;
-  void* own_ = nullptr;
-};
-
-TEST(OnDevice, EditHasTheBitsOfTheHost) {
-  TestDevice();
-  RunWorld(2,
-           [](const Rank& self) {
-             TestStream stream(TestDevice());
-             EditLoop here(self, stream, false), there(self, stream, true);
-             here.Run(6);
-             there.Run(6);
-             EXPECT_EQ(there.Params(), here.Params());
-             entrain_edit_info_t info;
-             entrain_edit_info_init(&info);
-             ASSERT_OK(entrain_edit_info(there.edit(), &info));
-             EXPECT_EQ(info.syncs, 3);
-             EXPECT_NE(info.anchor_checksum, 0u);
-             std::vector<float> host(kCount);
-             EXPECT_FAILS(entrain_edit_anchor(there.edit(), host.data(), ENTRAIN_F32),
-                          ENTRAIN_INVALID_ARGUMENT, "is not memory of device 0, as memory 1 says");
-             ASSERT_OK(entrain_barrier(self.comm, nullptr, nullptr));
-           },
-           {.transports = "inproc,cuda"});
-}
-
-TEST(OnDevice, AShardGoesFromStreamToStream) {
-  RunWorld(2,
-           [](const Rank& self) {
-             TestStream stream(TestDevice()), other(TestDevice());
-             EditLoop here(self, stream, false), there(self, stream, true);
-             there.ForwardOn(&other);
-             here.Run(6);
-             there.Run(6);
-             EXPECT_EQ(there.Params(), here.Params());
-             EXPECT_FAILS(entrain_shard_set_stream(here.shard(), stream.get()),
-                          ENTRAIN_FAILED_PRECONDITION,
-                          "the shard was made for host memory, which has no stream");
-             EXPECT_FAILS(entrain_shard_set_stream(nullptr, stream.get()), ENTRAIN_INVALID_ARGUMENT,
-                          "shard");
-             other.Finish();  // the stream is destroyed before the shard
-             ASSERT_OK(entrain_barrier(self.comm, nullptr, nullptr));
-           },
-           {.transports = "inproc,cuda"});
-}
-
-TEST(OnDevice, ShardsRefuseMemoryThatIsNotThere) {
+// Their arrays are in host memory. Each call that is given device memory names the argument.
+TEST(OnDevice, TrainingObjectsRefuseDeviceMemory) {
   TestDevice();
   RunWorld(1, [](const Rank& self) {
     entrain_mesh_config_t mesh_config;
@@ -620,24 +293,53 @@ TEST(OnDevice, ShardsRefuseMemoryThatIsNotThere) {
     entrain_shard_config_init(&config);
     config.layers = 1;
     config.layer_counts = counts;
-    config.memory = ENTRAIN_MEMORY_HOST_PINNED;
     entrain_shard_t* shard = nullptr;
-    const entrain_status_t bad = ENTRAIN_INVALID_ARGUMENT;
-    EXPECT_FAILS(entrain_shard_create(mesh, &config, &shard), bad, "memory 2");
-    config.memory = ENTRAIN_MEMORY_HOST;
-    config.stream = &config;
-    EXPECT_FAILS(entrain_shard_create(mesh, &config, &shard), bad, "stream is not NULL");
-    config.memory = ENTRAIN_MEMORY_DEVICE;
-    config.stream = nullptr;
     ASSERT_OK(entrain_shard_create(mesh, &config, &shard));
-    std::vector<float> host(kCount);
+    std::vector<float> params(kCount), grads(kCount);
     const TestMemory there(TestDevice(), kBytes);
-    EXPECT_FAILS(entrain_shard_bind(shard, host.data(), there.get(), ENTRAIN_F32), bad,
-                 "params of layer 0, 0x");
-    EXPECT_FAILS(entrain_shard_bind(shard, there.get(), host.data(), ENTRAIN_F32), bad,
-                 "grads of layer 0, 0x");
+    const entrain_status_t bad = ENTRAIN_INVALID_ARGUMENT;
+    void* const layer[] = {there.get()};
+    EXPECT_FAILS(entrain_shard_bind(shard, params.data(), there.get(), ENTRAIN_F32), bad,
+                 "grads 0x");
+    EXPECT_FAILS(entrain_shard_bind(shard, there.get(), grads.data(), ENTRAIN_F32), bad,
+                 "is memory of device 0; give an array in host memory, and copy");
+    EXPECT_FAILS(entrain_shard_bind_layers(shard, layer, nullptr, ENTRAIN_F32), bad,
+                 "params[0] 0x");
+    ASSERT_OK(entrain_shard_bind(shard, params.data(), grads.data(), ENTRAIN_F32));
+    EXPECT_FAILS(entrain_shard_load(shard, 0, there.get(), ENTRAIN_F32), bad, "full 0x");
+    EXPECT_FAILS(entrain_shard_set_buffers(shard, 0, there.get(), nullptr), bad, "gathered 0x");
+
+    entrain_edit_config_t edit_config;
+    entrain_edit_config_init(&edit_config);
+    edit_config.shard = shard;
+    edit_config.outer_optimizer = ENTRAIN_OUTER_SGD;
+    entrain_edit_t* edit = nullptr;
+    ASSERT_OK(entrain_edit_create(mesh, &edit_config, &edit));
+    EXPECT_FAILS(entrain_edit_anchor(edit, there.get(), ENTRAIN_F32), bad, "anchor 0x");
+    EXPECT_FAILS(
+        entrain_edit_add_state(edit, "m", there.get(), kCount, ENTRAIN_F32, ENTRAIN_STATE_RANK),
+        bad, "data 0x");
+    entrain_edit_destroy(edit);
     entrain_shard_destroy(shard);
     entrain_mesh_destroy(mesh);
+
+    entrain_optim_config_t rule = Rules()[1];
+    TestStream stream(TestDevice());
+    entrain_optim_t* const on_host = OptimOf(rule, nullptr);
+    entrain_optim_t* const on_device = OptimOf(rule, stream.get());
+    entrain_acco_config_t acco_config;
+    entrain_acco_config_init(&acco_config);
+    acco_config.count = kCount;
+    acco_config.optim = on_host;
+    acco_config.params = there.get();
+    entrain_acco_t* acco = nullptr;
+    EXPECT_FAILS(entrain_acco_create(self.comm, &acco_config, &acco), bad, "params 0x");
+    acco_config.params = params.data();
+    acco_config.optim = on_device;
+    EXPECT_FAILS(entrain_acco_create(self.comm, &acco_config, &acco), bad,
+                 "config.optim: its memory is 1");
+    entrain_optim_destroy(on_device);
+    entrain_optim_destroy(on_host);
   });
 }
 

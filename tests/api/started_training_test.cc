@@ -452,7 +452,6 @@ TEST(StartedTrainingCalls, KeepTheirObjectsToThemselves) {
     EXPECT_NOT_OVER(entrain_state_commit(state, 0, nullptr));
     EXPECT_NOT_OVER(entrain_shard_bind(shard, room.data(), nullptr, ENTRAIN_F32));
     EXPECT_NOT_OVER(entrain_shard_bind_layers(shard, &pointer, nullptr, ENTRAIN_F32));
-    EXPECT_NOT_OVER(entrain_shard_set_stream(shard, nullptr));
     EXPECT_NOT_OVER(entrain_shard_load(shard, 0, room.data(), ENTRAIN_F32));
     EXPECT_NOT_OVER(entrain_shard_broadcast(shard, nullptr));
     EXPECT_NOT_OVER(entrain_shard_broadcast(shard, &other));
@@ -474,7 +473,6 @@ TEST(StartedTrainingCalls, KeepTheirObjectsToThemselves) {
     entrain_shard_layer_init(&layer);
     EXPECT_OK(entrain_shard_layer_info(shard, 0, &layer));
     EXPECT_OK(entrain_shard_slab_count(shard, &index));
-    EXPECT_OK(entrain_edit_stream(edit, &pointer));
     EXPECT_OK(entrain_state_count(state, &index));
     tried.count_down();
     EXPECT_OK(entrain_work_wait(work, -1));

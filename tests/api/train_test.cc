@@ -432,7 +432,6 @@ TEST(Train, EditOptionsAreChecked) {
     expect_refused(&config.use_step_weight, 1,
                    "use_step_weight: 1 has no effect without use_async");
     expect_refused(&config.skip_anomaly, 5, "skip_anomaly 5");
-    expect_refused(&config.cpu_offload, -1, "cpu_offload -1");
     expect_refused(&config.is_debug, 2, "is_debug 2");
     expect_refused(&config.compat, 2, "compat 2");
     expect_refused(&config.outer_optimizer, ENTRAIN_OUTER_CALLBACK, "outer_step: NULL");

@@ -61,7 +61,7 @@ class Rank {
     if (grid.replicas > 1) {
       groups.sync = *comm->Split(slot_, replica_);
     }
-    exchange_ = std::make_unique<Exchange>(slab_, live_, options, groups, nullptr);
+    exchange_ = std::make_unique<Exchange>(slab_, live_, options, groups);
     EXPECT_EQ(exchange_->Reserve(), absl::OkStatus());
     ForEach([](int l, int64_t i, float& value) { value = Replica::Initial(l, i); });
     EXPECT_EQ(exchange_->CreateAnchors(), absl::OkStatus());

@@ -115,8 +115,7 @@ class MeetingClock final : public Clock {
 // before the wait, the fast replicas would in the end only wait: trigger_test.
 TEST(AEdit, IdleShareStaysBelowFivePercent) {
   constexpr int kReplicas = 4;
-  // On a device, fewer rounds save time. The place of the parameters makes no difference here.
-  const int rounds = OnDevice() ? 100 : 2000;
+  const int rounds = 2000;
   ShardConfig config;
   config.layer_counts = {3};
   std::vector<std::atomic<int64_t>> times(kReplicas);

@@ -30,7 +30,7 @@ struct Rank {
     round = std::make_unique<GradientRound>(comm, options);
     EXPECT_EQ(round->Allocate(), absl::OkStatus());
     jobs = std::make_unique<ChannelJobs>(
-        *round, options.at.limit_ns, [this](const absl::Status& why) { round->ranks().End(why); },
+        *round, options.limit_ns, [this](const absl::Status& why) { round->ranks().End(why); },
         nullptr);
   }
   void Post() {

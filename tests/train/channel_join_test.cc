@@ -724,11 +724,11 @@ void TakeIn(GradientRound& round, const ChannelOptions& options, int rank, Enlar
 
 // Makes a commit on gradients of 1.
 void CommitOnes(GradientRound& round) {
-  auto ones = *PlacedArray::Allocate(nullptr, kCount * static_cast<int64_t>(sizeof(float)));
+  auto ones = *OwnedBuffer::Allocate(kCount * static_cast<int64_t>(sizeof(float)));
   std::fill_n(reinterpret_cast<float*>(ones.data()), kCount, 1.0f);
-  ASSERT_EQ(round.buffers().Take(ones, true, round.ranks().cut().layer()), absl::OkStatus());
+  round.buffers().Take(ones, true, round.ranks().cut().layer());
   ASSERT_EQ(round.Run(RoundKind::kCommit, {1, 1, 0}), absl::OkStatus());
-  ASSERT_EQ(round.buffers().Publish(), absl::OkStatus());
+  round.buffers().Publish();
 }
 
 // Ranks 0 and 1 train, and take rank 2 in. When all have agreed that the transfer has succeeded,
@@ -753,7 +753,7 @@ TEST(ChannelJoin, AMemberThatLeavesBeforeTheLastWord) {
     options.on_loss = OnLoss::kFinish;
     options.admit = Admit::kExchange;
     options.admit_store = [store](const Stop&) { return store; };
-    options.timeout_ns = options.at.limit_ns = 20 * kSecond;
+    options.timeout_ns = options.limit_ns = 20 * kSecond;
     if (rank == 2) {
       auto channel = GradientChannel::Join(*own, options, 20 * kSecond);
       ASSERT_TRUE(channel.ok()) << channel.status();

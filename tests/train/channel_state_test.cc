@@ -29,13 +29,13 @@ struct Rank {
     options.params = params.data();
     options.optimizer = *MakeOptimizer({});
     options.min_microbatches = 1;
-    accumulator = *PlacedArray::Allocate(nullptr, kCount * static_cast<int64_t>(sizeof(float)));
+    accumulator = *OwnedBuffer::Allocate(kCount * static_cast<int64_t>(sizeof(float)));
     round = std::make_unique<GradientRound>(comm, options);
     EXPECT_EQ(round->Allocate(), absl::OkStatus());
     quota = std::make_unique<MicrobatchQuota>(options);
     failure = std::make_unique<ChannelFailure>(round->ranks());
     jobs = std::make_unique<ChannelJobs>(
-        *round, options.at.limit_ns, [](const absl::Status&) {}, nullptr);
+        *round, options.limit_ns, [](const absl::Status&) {}, nullptr);
     state = std::make_unique<ChannelState>(ChannelState::Parts{
         options, accumulator, held, *quota, rule, *round, *jobs, landed, *failure});
   }
@@ -51,7 +51,7 @@ struct Rank {
 
   std::vector<float> params = std::vector<float>(kCount, 8);
   ChannelOptions options;
-  PlacedArray accumulator;
+  OwnedBuffer accumulator;
   RoundCounts held;
   std::unique_ptr<MicrobatchQuota> quota;
   DelayRule rule{DelayMethod::kAcco, 0};

@@ -414,7 +414,6 @@ TEST(Checkpoints, AreRefusedDuringAnExchangeWhichGoesOn) {
       for (int l = 0; l < static_cast<int>(kLayers.size()); ++l) {
         ASSERT_EQ(r.edit().WaitLayer(l), absl::OkStatus());
       }
-      r.FinishStream();
       EXPECT_EQ(r.edit().info().syncs, round);
       ASSERT_EQ(r.params(), r.Anchor());
     }

@@ -13,6 +13,7 @@
 
 #include "lib/checkpoint/checkpoint_file.h"
 #include "tests/support/ranks.h"
+#include "tests/train/arrays.h"
 #include "tests/train/trainee.h"
 
 namespace entrain {
@@ -334,7 +335,7 @@ TEST(PortableResume, OfLayersThatAreMadeOfSegments) {
           const int64_t padded = r.shards().slab().layer(l).padded;
           const auto given = r.shards().Wait(l);
           ASSERT_TRUE(given.ok()) << given.status();
-          const auto bytes = r.Fetch(*given, padded * 4);
+          const auto bytes = ReadArray<std::byte>(*given, padded * 4);
           const auto* const values = reinterpret_cast<const float*>(bytes.data());
           std::vector<float> want(static_cast<size_t>(padded));
           for (int slot = 0; slot < slots; ++slot) {

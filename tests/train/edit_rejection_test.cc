@@ -231,7 +231,7 @@ std::vector<Named> WaysToCombine() {
   add("callback", {}, [](O& o) {
     o.outer_optimizer = OuterKind::kCallback;
     o.outer_step = [](void*, int32_t, int64_t, float* anchor, const float* grad, size_t count) {
-      for (size_t i = 0; i < count && !OnDevice(); ++i) {
+      for (size_t i = 0; i < count; ++i) {
         anchor[i] -= grad[i];
       }
       return 0;

@@ -100,36 +100,35 @@ void Meet(Communicator& comm) {
 }
 
 // A worker of the golden problem on a channel of doubles.
-class Worker {
+class Trainee {
  public:
-  Worker(Communicator& comm, bool on_device, DelayMethod method, const std::vector<int32_t>& script)
-      : rank_(comm.rank()), where_(on_device), theta_(where_, problem_.theta) {
+  Trainee(Communicator& comm, DelayMethod method, const std::vector<int32_t>& script)
+      : rank_(comm.rank()), theta_(problem_.theta) {
     ChannelOptions options;
     options.method = method;
     options.count = static_cast<int64_t>(problem_.theta.size());
     options.params = theta_.data();
-    options.at = where_.at();
     options.params_dtype = options.grads_dtype = options.wire_dtype = DType::kF64;
-    step_.GiveTo(&options);
+    options.step = Adamw::Step;
+    options.user = &adamw_;
     options.lr = 0.05;
     options.scripted = script;
     auto channel = GradientChannel::Create(comm, options);
     EXPECT_TRUE(channel.ok()) << channel.status();
     channel_ = *std::move(channel);
-    step_.Follow(where_, *channel_);
   }
   void Add(int count) {
     for (int i = 0; i < count; ++i) {
       std::vector<double> sum = Read(channel_->gradients(), channel_->slab().layer(0).full);
       problem_.AddGradient(theta().data(), rank_, next_++, sum.data());
-      where_.Write(channel_->gradients(), sum);
+      WriteArray(channel_->gradients(), sum);
       EXPECT_EQ(channel_->Add(1, 10), absl::OkStatus());
     }
   }
   GradientChannel& channel() { return *channel_; }
-  std::vector<double> theta() const { return theta_.Read(); }
+  std::vector<double> theta() const { return theta_; }
   std::vector<double> Read(const void* array, int64_t count) const {
-    return where_.Read<double>(array, count);
+    return ReadArray<double>(array, count);
   }
   // Compares the coordinates that this rank owns.
   void ExpectShard(const void* shard, const json& expected, const std::string& what) const {
@@ -147,16 +146,11 @@ class Worker {
  private:
   const Problem problem_;
   const int rank_;
-  const Arrays where_;
-  const TestArray<double> theta_;
+  std::vector<double> theta_;
   Adamw adamw_;
-  HostStep<double> step_{Adamw::Step, &adamw_};
   std::shared_ptr<GradientChannel> channel_;
   int64_t next_ = 0;
 };
-
-class GoldenRounds : public testing::TestWithParam<bool> {};
-INSTANTIATE_TEST_SUITE_P(, GoldenRounds, testing::ValuesIn(kPlaces), NameOfPlace);
 
 std::vector<int32_t> Script(int worker) {
   return Rounds()["problem"]["microbatches_per_round"][worker == 0 ? "worker0" : "worker1"]
@@ -170,10 +164,10 @@ std::vector<int32_t> WithTheFirst(int worker) {
   return script;
 }
 
-TEST_P(GoldenRounds, AccoGoldenRounds) {
-  RunRanks(2, [on_device = GetParam()](const std::shared_ptr<Communicator>& comm) {
+TEST(GoldenRounds, AccoGoldenRounds) {
+  RunRanks(2, [](const std::shared_ptr<Communicator>& comm) {
     const std::vector<int32_t> script = WithTheFirst(comm->rank());
-    Worker worker(*comm, on_device, DelayMethod::kAcco, script);
+    Trainee worker(*comm, DelayMethod::kAcco, script);
     worker.Add(script[0]);
     ASSERT_EQ(worker.channel().Install(), absl::OkStatus());
     const json& rounds = Rounds()["variants"]["acco_intended_f64"]["rounds"];
@@ -207,10 +201,10 @@ TEST_P(GoldenRounds, AccoGoldenRounds) {
   });
 }
 
-TEST_P(GoldenRounds, Zero1GoldenRounds) {
-  RunRanks(2, [on_device = GetParam()](const std::shared_ptr<Communicator>& comm) {
+TEST(GoldenRounds, Zero1GoldenRounds) {
+  RunRanks(2, [](const std::shared_ptr<Communicator>& comm) {
     const std::vector<int32_t> script = Script(comm->rank());
-    Worker worker(*comm, on_device, DelayMethod::kZero1, script);
+    Trainee worker(*comm, DelayMethod::kZero1, script);
     const json& rounds = Rounds()["variants"]["sync_zero1_f64"]["rounds"];
     for (size_t r = 0; r < rounds.size(); ++r) {
       worker.Add(script[r]);
@@ -222,10 +216,10 @@ TEST_P(GoldenRounds, Zero1GoldenRounds) {
   });
 }
 
-TEST_P(GoldenRounds, DpuGoldenRounds) {
-  RunRanks(2, [on_device = GetParam()](const std::shared_ptr<Communicator>& comm) {
+TEST(GoldenRounds, DpuGoldenRounds) {
+  RunRanks(2, [](const std::shared_ptr<Communicator>& comm) {
     const std::vector<int32_t> script = WithTheFirst(comm->rank());
-    Worker worker(*comm, on_device, DelayMethod::kDpu, script);
+    Trainee worker(*comm, DelayMethod::kDpu, script);
     worker.Add(script[0]);
     ASSERT_EQ(worker.channel().Install(), absl::OkStatus());
     const json& rounds = Rounds()["variants"]["dpu_canonical_f64"]["rounds"];
@@ -242,11 +236,11 @@ TEST_P(GoldenRounds, DpuGoldenRounds) {
 // ---- Weight prediction, compared with the two lines of its definition
 // ----------------------------
 
-TEST_P(GoldenRounds, WpComputesWhereTheSameStepWouldLeadAndEndsAtTheParameters) {
-  RunRanks(2, [on_device = GetParam()](const std::shared_ptr<Communicator>& comm) {
+TEST(GoldenRounds, WpComputesWhereTheSameStepWouldLeadAndEndsAtTheParameters) {
+  RunRanks(2, [](const std::shared_ptr<Communicator>& comm) {
     constexpr int kRounds = 6;
     const std::vector<int32_t> script(kRounds + 1, 2);
-    Worker worker(*comm, on_device, DelayMethod::kWp, script);
+    Trainee worker(*comm, DelayMethod::kWp, script);
     const Problem problem;
     std::vector<double> theta = problem.theta, at = problem.theta;
     Adamw adamw;

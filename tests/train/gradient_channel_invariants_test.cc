@@ -55,39 +55,33 @@ int32_t Look(void* user, int32_t preview, int64_t, double, size_t first, size_t 
   return 0;
 }
 
-class Invariants : public testing::TestWithParam<bool> {};
-INSTANTIATE_TEST_SUITE_P(, Invariants, testing::ValuesIn(kPlaces), NameOfPlace);
-
-TEST_P(Invariants, EveryMicroBatchIsInExactlyOneCommitOrDropped) {
+TEST(Invariants, EveryMicroBatchIsInExactlyOneCommitOrDropped) {
   for (const DelayMethod method : kMethods) {
     Seen seen;
     int64_t made[kRanks] = {}, dropped[kRanks] = {}, gradients = 0;
     RunRanks(kRanks, [&](const std::shared_ptr<Communicator>& comm) {
       const auto rank = static_cast<size_t>(comm->rank());
-      const Arrays where(GetParam());
-      const TestArray<float> params(where, std::vector<float>(kRanks * kMost));
+      std::vector<float> params(kRanks * kMost);
       Looker looker{&seen, 0};
-      HostStep<float> step(Look, &looker);
       ChannelOptions options;
       options.method = method;
       options.count = kRanks * kMost;
       options.params = params.data();
-      options.at = where.at();
-      step.GiveTo(&options);
+      options.step = Look;
+      options.user = &looker;
       options.limit_unit = ProgressUnit::kGradients;
       options.limit = 120;
       auto channel = GradientChannel::Create(*comm, options);
       ASSERT_TRUE(channel.ok()) << channel.status();
       looker.first = (*channel)->slab().layer(0).first;
-      step.Follow(where, **channel);
       void* const sums = (*channel)->gradients();
       while (!(*channel)->info().finished && made[rank] < kMost) {
         // One rank is fast, one is slow, and one varies.
         const int64_t ms = rank == 0 ? 0 : rank == 1 ? 3 : made[rank] % 4;
         std::this_thread::sleep_for(std::chrono::milliseconds(ms));
-        auto values = where.Read<float>(sums, kRanks * kMost);
+        auto values = ReadArray<float>(sums, kRanks * kMost);
         values[rank * kMost + static_cast<size_t>(made[rank]++)] += 1;
-        where.Write(sums, values);
+        WriteArray(sums, values);
         ASSERT_EQ((*channel)->Add(1, 1), absl::OkStatus());
         const bool full = made[rank] % 20 == 0;  // otherwise the fast rank makes thousands
         while (full && !*(*channel)->Poll()) {
@@ -121,15 +115,13 @@ TEST_P(Invariants, EveryMicroBatchIsInExactlyOneCommitOrDropped) {
 
 // The gradients of |theta - target|^2 / 2 consist of small whole numbers, so sums are exact in any
 // order.
-std::vector<double> Train(bool on_device, DelayMethod method, int ranks) {
+std::vector<double> Train(DelayMethod method, int ranks) {
   // kTogether: micro-batches of all ranks in a round.
   constexpr int64_t kCount = 37, kTogether = 4;
   std::vector<double> result;
   RunRanks(ranks, [&](const std::shared_ptr<Communicator>& comm) {
-    const Arrays where(on_device);
-    const TestArray<double> params(where, std::vector<double>(kCount, 1.0));
+    std::vector<double> params(kCount, 1.0);
     ChannelOptions options;
-    options.at = where.at();
     options.method = method;
     options.count = kCount;
     options.params = params.data();
@@ -137,47 +129,43 @@ std::vector<double> Train(bool on_device, DelayMethod method, int ranks) {
     options.scripted.assign(24, static_cast<int32_t>(kTogether / ranks));
     options.limit = 10;
     options.lr = 0.25;
-    HostStep<double> step(
-        [](void*, int32_t preview, int64_t, double lr, size_t, size_t count, const void* grads,
-           void* master, void* out) {
-          const auto* const g = static_cast<const double*>(grads);
-          auto* const theta = static_cast<double*>(master);
-          double* const to = preview != 0 ? static_cast<double*>(out) : theta;
-          for (size_t i = 0; i < count; ++i) {
-            to[i] = theta[i] - lr * g[i];
-          }
-          return 0;
-        },
-        nullptr);
-    step.GiveTo(&options);
+    options.step = [](void*, int32_t preview, int64_t, double lr, size_t, size_t count,
+                      const void* grads, void* master, void* out) {
+      const auto* const g = static_cast<const double*>(grads);
+      auto* const theta = static_cast<double*>(master);
+      double* const to = preview != 0 ? static_cast<double*>(out) : theta;
+      for (size_t i = 0; i < count; ++i) {
+        to[i] = theta[i] - lr * g[i];
+      }
+      return 0;
+    };
     auto channel = GradientChannel::Create(*comm, options);
     ASSERT_TRUE(channel.ok()) << channel.status();
-    step.Follow(where, **channel);
     for (int64_t round = 0; !(*channel)->info().finished; ++round) {
       for (int64_t j = comm->rank(); j < kTogether; j += ranks) {
-        auto sums = where.Read<double>((*channel)->gradients(), kCount);
-        const std::vector<double> theta = params.Read();
+        auto sums = ReadArray<double>((*channel)->gradients(), kCount);
+        const std::vector<double> theta = params;
         for (int64_t i = 0; i < kCount; ++i) {
           const auto n = static_cast<size_t>(i);
           sums[n] += theta[n] - static_cast<double>((3 * round + 5 * j + i) % 8);
         }
-        where.Write((*channel)->gradients(), sums);
+        WriteArray((*channel)->gradients(), sums);
         ASSERT_EQ((*channel)->Add(1, 1), absl::OkStatus());
       }
       ASSERT_EQ((*channel)->Install(), absl::OkStatus());
     }
     if (comm->rank() == 0) {
-      result = params.Read();
+      result = params;
     }
   });
   return result;
 }
 
-TEST_P(Invariants, OneRankIsAsGoodAsManyWithTheSameGradients) {
+TEST(Invariants, OneRankIsAsGoodAsManyWithTheSameGradients) {
   for (const DelayMethod method : kMethods) {
-    const std::vector<double> one = Train(GetParam(), method, 1);
+    const std::vector<double> one = Train(method, 1);
     for (const int ranks : {2, 4}) {
-      const std::vector<double> many = Train(GetParam(), method, ranks);
+      const std::vector<double> many = Train(method, ranks);
       ASSERT_EQ(many.size(), one.size());
       for (size_t i = 0; i < one.size(); ++i) {
         EXPECT_NEAR(many[i], one[i], 1e-12) << static_cast<int>(method) << " " << ranks;

@@ -35,18 +35,16 @@ enum class Way { kSlab, kByLayer, kCallerReduces };
 template <typename T>
 class Arranged {
  public:
-  Arranged(const std::shared_ptr<Mesh>& mesh, Way way, ShardConfig config) : where_(OnDevice()) {
+  Arranged(const std::shared_ptr<Mesh>& mesh, Way way, ShardConfig config) {
     config.layer_counts = kLayers;
-    config.device = OnDevice();
-    config.stream = where_.at().stream;
     shards_ = *LayerShards::Create(mesh, config);
     const Slab& slab = shards_->slab();
     for (auto* const arrays : {&params_, &grads_}) {
       if (way == Way::kSlab) {
-        arrays->push_back(Make(slab.count()));
+        arrays->emplace_back(static_cast<size_t>(slab.count()));
       }
       for (int l = 0; way != Way::kSlab && l < slab.layers(); ++l) {
-        arrays->push_back(Make(slab.layer(l).shard));
+        arrays->emplace_back(static_cast<size_t>(slab.layer(l).shard));
       }
     }
     LayerArrays live;
@@ -58,8 +56,6 @@ class Arranged {
       }
     }
     EXPECT_EQ(shards_->Bind(live), absl::OkStatus());
-    anchor_ = std::make_unique<TestArray<float>>(
-        where_, std::vector<float>(static_cast<size_t>(slab.count())));
     for (int l = 0; l < slab.layers(); ++l) {
       std::vector<float> full;
       for (int64_t i = 0; i < slab.layer(l).full; ++i) {
@@ -78,13 +74,10 @@ class Arranged {
   LayerSync& edit() { return *edit_; }
   int64_t shard(int l) const { return shards_->slab().layer(l).shard; }
   const SlabLayer& layer(int l) const { return shards_->slab().layer(l); }
-  const Arrays& where() const { return where_; }
-  std::vector<T> Params(int l) const { return where_.Read<T>(At(params_, l), shard(l)); }
-  std::vector<T> Grads(int l) const { return where_.Read<T>(At(grads_, l), shard(l)); }
-  void SetParams(int l, const std::vector<T>& values) const {
-    where_.Write(At(params_, l), values);
-  }
-  void SetGrads(int l, const std::vector<T>& values) const { where_.Write(At(grads_, l), values); }
+  std::vector<T> Params(int l) { return ReadArray<T>(At(params_, l), shard(l)); }
+  std::vector<T> Grads(int l) { return ReadArray<T>(At(grads_, l), shard(l)); }
+  void SetParams(int l, const std::vector<T>& values) { WriteArray(At(params_, l), values); }
+  void SetGrads(int l, const std::vector<T>& values) { WriteArray(At(grads_, l), values); }
   void Edit(const EditOptions& options) {
     edit_ = *LayerSync::Create(shards_->mesh(), shards_, options);
     MeetAll();
@@ -96,36 +89,26 @@ class Arranged {
     }
   }
   std::vector<float> Anchor() const {
-    EXPECT_EQ(edit_->CopyAnchor(anchor_->data()), absl::OkStatus());
-    return anchor_->Read();
+    std::vector<float> anchor(static_cast<size_t>(shards_->slab().count()));
+    EXPECT_EQ(edit_->CopyAnchor(anchor.data()), absl::OkStatus());
+    return anchor;
   }
-  uint64_t Checksum() const {
-    Anchor();  // on a device this brings it to the host
-    EXPECT_EQ(where_.at().device == nullptr || edit_->Report(0).ok(), true);
-    return edit_->info().anchor_checksum;
-  }
+  uint64_t Checksum() const { return edit_->info().anchor_checksum; }
 
  private:
-  // A device's memory may be allocated and freed only when no rank waits on the device.
   void MeetAll() const {
     for (const Axis axis : {Axis::kModel, Axis::kSync, Axis::kModel}) {
       EXPECT_EQ(shards_->mesh()->comm(axis)->Barrier(), absl::OkStatus());
     }
   }
-  using Held = std::vector<std::unique_ptr<TestArray<T>>>;
-  std::unique_ptr<TestArray<T>> Make(int64_t count) {
-    return std::make_unique<TestArray<T>>(where_, std::vector<T>(static_cast<size_t>(count)));
+  using Held = std::vector<std::vector<T>>;
+  std::byte* At(Held& held, int l) {
+    T* const at = held.size() == 1 ? held[0].data() + shards_->slab().layer(l).offset
+                                   : held[static_cast<size_t>(l)].data();
+    return reinterpret_cast<std::byte*>(at);
   }
-  std::byte* At(const Held& held, int l) const {
-    const auto at = static_cast<size_t>(l);
-    return held.size() == 1 ? static_cast<std::byte*>(held[0]->data()) +
-                                  shards_->slab().layer(l).offset * static_cast<int64_t>(sizeof(T))
-                            : static_cast<std::byte*>(held[at]->data());
-  }
-  Arrays where_;
   std::shared_ptr<LayerShards> shards_;
   Held params_, grads_;
-  std::unique_ptr<TestArray<float>> anchor_;
   std::shared_ptr<LayerSync> edit_;
 };
 
@@ -143,13 +126,13 @@ void ReduceByLibrary(Arranged<T>& r, int rank, int step) {
     const auto params = r.shards().Wait(l);
     const auto grads = r.shards().Gradients(l);
     ASSERT_TRUE(params.ok() && grads.ok()) << params.status() << grads.status();
-    const auto theta = r.where().template Read<float>(*params, padded);
-    auto sums = r.where().template Read<float>(*grads, padded);
+    const auto theta = ReadArray<float>(*params, padded);
+    auto sums = ReadArray<float>(*grads, padded);
     for (int64_t i = 0; i < r.layer(l).full; ++i) {
       const auto at = static_cast<size_t>(i);
       sums[at] += Gradient(theta[at], rank, step, l, i);
     }
-    r.where().Write(*grads, sums);
+    WriteArray(*grads, sums);
     ASSERT_EQ(r.shards().Release(l), absl::OkStatus());
     ASSERT_EQ(r.shards().ReduceGradients(l), absl::OkStatus());
   }
@@ -253,7 +236,7 @@ TEST(LayerArrays, WhatIsBoundByLayerIsBroadcastAndGathered) {
     for (int l = 0; l < r.shards().slab().layers(); ++l) {
       const auto whole = r.shards().Wait(l);
       ASSERT_TRUE(whole.ok()) << whole.status();
-      const auto seen = r.where().Read<float>(*whole, r.layer(l).padded);
+      const auto seen = ReadArray<float>(*whole, r.layer(l).padded);
       for (int64_t i = 0; i < r.layer(l).full; ++i) {
         ASSERT_EQ(seen[static_cast<size_t>(i)], Replica::Initial(l, i)) << l << " " << i;
       }
@@ -417,14 +400,11 @@ TEST(LayerArrays, RanksThatBindOtherTypesAreToldSo) {
   RunMesh({1, 2}, [](const std::shared_ptr<Mesh>& mesh) {
     ShardConfig config;
     config.layer_counts = {4};
-    config.device = OnDevice();
-    const Arrays where(OnDevice());
-    config.stream = where.at().stream;
-    const TestArray<float> params(where, std::vector<float>(4));
+    std::vector<float> params(4);
     const std::shared_ptr<LayerShards> shards = *LayerShards::Create(mesh, config);
     LayerArrays live;
     live.dtype = mesh->coordinate(Axis::kSync) == 0 ? DType::kF32 : DType::kBF16;
-    live.params.push_back(static_cast<std::byte*>(params.data()));
+    live.params.push_back(reinterpret_cast<std::byte*>(params.data()));
     ASSERT_EQ(shards->Bind(live), absl::OkStatus());
     const auto edit = LayerSync::Create(mesh, shards, Averaging());
     EXPECT_THAT(std::string(edit.status().message()), HasSubstr("bound parameters' type"));

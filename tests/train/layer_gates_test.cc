@@ -9,7 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "lib/train/host_worker.h"
+#include "lib/train/worker.h"
 
 namespace entrain {
 namespace {
@@ -26,7 +26,7 @@ class Gates : public testing::Test {
     round_ = std::make_shared<ExchangeRound>(std::vector<int>{0, 1, 3}, Standing{}, false, kTwo);
     int next = 0;
     gates_->Begin(round_, [this, &next] {
-      return *worker_->Post([this, turn = next++] { return Run(turn); });
+      return worker_->Post([this, turn = next++] { return Run(turn); });
     });
   }
   absl::Status Run(int turn) {
@@ -49,8 +49,8 @@ class Gates : public testing::Test {
   std::vector<int> turns_;
   int fails_ = -1;
   std::unique_ptr<LayerGates> gates_;
-  std::unique_ptr<HostWorker> worker_ =
-      std::make_unique<HostWorker>(60 * kSecond, [](const absl::Status&) {});
+  std::unique_ptr<Worker> worker_ =
+      std::make_unique<Worker>(60 * kSecond, [](const absl::Status&) {});
 };
 
 TEST_F(Gates, WithoutPrefetchALayerIsExchangedInItsOwnWait) {
@@ -131,13 +131,13 @@ TEST_F(Gates, AnotherRoundHasGatesOfItsOwn) {
   for (const int layer : {0, 1, 3}) {
     ASSERT_EQ(gates_->WaitOpen(layer), absl::OkStatus());
   }
-  const uint64_t before = gates_->BegunSoFar(1);
+  const uint64_t before = gates_->JobOf(1);
   round_ = std::make_shared<ExchangeRound>(std::vector<int>{1}, Standing{}, false, kTwo);
-  gates_->Begin(round_, [this] { return *worker_->Post([this] { return Run(9); }); });
-  EXPECT_GT(gates_->BegunSoFar(1), before);
-  EXPECT_EQ(gates_->WaitOver(1, gates_->BegunSoFar(1)), absl::OkStatus());
+  gates_->Begin(round_, [this] { return worker_->Post([this] { return Run(9); }); });
+  EXPECT_GT(gates_->JobOf(1), before);
+  EXPECT_EQ(gates_->WaitOpen(1), absl::OkStatus());
   EXPECT_THAT(turns_, ElementsAre(0, 1, 2, 9));
-  EXPECT_EQ(gates_->WaitOver(2, gates_->BegunSoFar(2)), absl::OkStatus());  // layer 2 had no turn
+  EXPECT_EQ(gates_->WaitOpen(2), absl::OkStatus());  // layer 2 had no turn
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "lib/base/dtype.h"
 #include "lib/base/status.h"
 #include "tests/support/ranks.h"
+#include "tests/train/arrays.h"
 #include "tests/train/replicas.h"
 
 namespace entrain {
@@ -50,7 +51,7 @@ void ExpectWholeLayer(Replica& r, DType dtype, int layer) {
   const auto params = r.shards().Wait(layer);
   ASSERT_TRUE(params.ok()) << params.status();
   const SlabLayer& shape = r.shards().slab().layer(layer);
-  const auto seen = r.Fetch(*params, shape.padded * SizeOf(dtype));
+  const auto seen = ReadArray<std::byte>(*params, shape.padded * SizeOf(dtype));
   for (int64_t i = 0; i < shape.padded; ++i) {
     float want = i < shape.full ? Replica::Initial(layer, i) : 0;
     want = dtype == DType::kF32 ? want : BF16ToFloat(FloatToBF16(want));
@@ -83,9 +84,6 @@ TEST_P(Shards, GatherDeliversWholeLayersUpAndDown) {
 }
 
 TEST_P(Shards, GathersMayStartInAnyOrderOnEachRank) {
-  if (OnDevice()) {
-    GTEST_SKIP() << "on device memory in the same order";
-  }
   RunReplicas(grid(), ConfigOf(dtype(), 0), [&](Replica& r) {
     for (int k = 0; k < 4; ++k) {
       ASSERT_EQ(r.shards().Gather((k + r.slot()) % 4), absl::OkStatus());
@@ -108,14 +106,14 @@ void ReduceLayer(Replica& r, DType dtype, int layer, int64_t rank, int microbatc
   const auto grads = r.shards().Gradients(layer);
   ASSERT_TRUE(grads.ok()) << grads.status();
   const SlabLayer& shape = r.shards().slab().layer(layer);
-  auto sums = r.Fetch(*grads, shape.padded * SizeOf(dtype));
+  auto sums = ReadArray<std::byte>(*grads, shape.padded * SizeOf(dtype));
   for (int64_t i = 0; i < shape.padded; ++i) {
     ASSERT_EQ(At(sums.data(), dtype, i), 0) << "element " << i;
   }
   for (int64_t i = 0; i < shape.full; ++i) {
     AddTo(sums.data(), dtype, i, Gradient(rank, layer, i, microbatch));
   }
-  r.Store(*grads, sums);
+  WriteArray(*grads, sums);
   ASSERT_EQ(r.shards().ReduceGradients(layer), absl::OkStatus());
 }
 
@@ -179,9 +177,6 @@ TEST_P(Shards, TheNormOfGradientsCountsEachElementOnce) {
 
 // Memory of the test, for one layer, in every pass.
 TEST_P(Shards, LayersAndGradientsAreWhereTheCallerWantsThem) {
-  if (OnDevice()) {
-    GTEST_SKIP() << "memory of the host";
-  }
   const int parts = grid().shards * grid().copies, replicas = grid().replicas;
   RunReplicas(grid(), ConfigOf(dtype()), [&](Replica& r) {
     const auto bytes = static_cast<size_t>(r.shards().slab().layer(2).padded * SizeOf(dtype()));
@@ -219,9 +214,6 @@ TEST_P(Shards, LayersAndGradientsAreWhereTheCallerWantsThem) {
 
 // Two opposite orders within a replica, equal in all replicas.
 TEST_P(Shards, LayersMayBeReducedInAnyOrderWithinAReplica) {
-  if (OnDevice()) {
-    GTEST_SKIP() << "on device memory in the same order";
-  }
   const int64_t parts = grid().shards * grid().copies, ranks = parts * grid().replicas;
   RunReplicas(grid(), ConfigOf(dtype()), [&](Replica& r) {
     const int64_t rank = r.replica() * parts + r.slot() * grid().copies + r.copy();
@@ -252,8 +244,7 @@ TEST_P(Shards, BroadcastGivesReplicaZerosParametersToAll) {
   });
 }
 
-// On device memory no thread has waited for the gradients. Both the gradients and the broadcast
-// cross replicas.
+// Both the gradients and the broadcast cross replicas.
 TEST(LayerShards, ABroadcastComesAfterTheGradientsThatAreUnderWay) {
   RunReplicas({2, 2}, ConfigOf(DType::kF32), [&](Replica& r) {
     for (int round = 1; round <= 4; ++round) {
@@ -261,9 +252,6 @@ TEST(LayerShards, ABroadcastComesAfterTheGradientsThatAreUnderWay) {
                 [&](int, int64_t, float& value) { value += static_cast<float>(r.replica()); });
       Reduce(r, DType::kF32, 2 * r.replica() + r.slot(), 0);
       ASSERT_EQ(r.shards().FinishGradients(), absl::OkStatus());
-      if (r.replica() == round % 2) {
-        r.FinishStream();
-      }
       ASSERT_EQ(r.shards().Broadcast(), absl::OkStatus());
       r.ForEach(r.params(), [&](int layer, int64_t i, float& value) {
         ASSERT_EQ(value, Replica::Initial(layer, i));
@@ -319,9 +307,9 @@ TEST(LayerShards, FrozenAndEmptyLayersPassThrough) {
           ASSERT_TRUE(grads.ok()) << grads.status();
           EXPECT_NE(*grads, nullptr);
           if (layer == 2) {
-            auto sums = r.Fetch(*grads, 8 * SizeOf(dtype));
+            auto sums = ReadArray<std::byte>(*grads, 8 * SizeOf(dtype));
             AddTo(sums.data(), dtype, 7, 1.0f);
-            r.Store(*grads, sums);
+            WriteArray(*grads, sums);
           }
           ASSERT_EQ(r.shards().ReduceGradients(layer), absl::OkStatus());
         }
@@ -353,9 +341,6 @@ TEST(LayerShards, LayersFrozenOnOneRankOnlyAreRefusedOnAll) {
 }
 
 TEST(LayerShards, CountsPayloadWithinAndAcrossReplicas) {
-  if (OnDevice()) {
-    GTEST_SKIP() << "ranks tell each other where they have what, too";
-  }
   RunReplicas({2, 2}, ConfigOf(DType::kBF16, 0), [](Replica& r) {
     EXPECT_EQ(r.shards().stats().bytes_sent_shard, 0u);
     EXPECT_EQ(r.shards().stats().bytes_sent_sync, 0u);
@@ -438,9 +423,6 @@ TEST(LayerShards, CallsUnderWayEndWithTheObject) {
 }
 
 TEST(LayerShards, LossOfARankSurfacesWithTheLayer) {
-  if (OnDevice()) {
-    GTEST_SKIP() << "in one process freeing memory waits for the streams of all ranks";
-  }
   absl::Notification made;
   RunRanks(2, [&](const std::shared_ptr<Communicator>& comm) {
     MeshConfig config;
@@ -461,9 +443,6 @@ TEST(LayerShards, LossOfARankSurfacesWithTheLayer) {
 }
 
 TEST(LayerShards, AFailedReductionSurfacesFromTheNextCall) {
-  if (OnDevice()) {
-    GTEST_SKIP() << "in one process freeing memory waits for the streams of all ranks";
-  }
   absl::Notification made;
   RunRanks(2, [&](const std::shared_ptr<Communicator>& comm) {
     MeshConfig config;

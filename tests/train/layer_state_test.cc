@@ -52,7 +52,7 @@ struct Rank {
   ExchangeMembers members;
   std::vector<float> memory;
   LayerArrays live;
-  Anchors anchors{slab, nullptr};
+  Anchors anchors{slab};
   LayerState state{slab, options, members, &anchors};
 };
 

@@ -18,6 +18,7 @@
 #include "gtest/gtest.h"
 
 #include "lib/base/clock.h"
+#include "tests/train/arrays.h"
 #include "tests/train/rounds.h"
 
 namespace entrain {

@@ -199,9 +199,6 @@ TEST(Overlap, WhatWasNotANumberBecomesTheAnchor) {
 }
 
 TEST(Overlap, ByTimeItIsMergedWhenItHasComeAndNobodyWaits) {
-  if (OnDevice()) {
-    GTEST_SKIP() << "asks with memory of the host whether there is anything behind";
-  }
   for (const int shards : {1, 2}) {
     RunReplicas({shards, 2}, Layers(), [](Replica& r) {
       FakeClock clock;
@@ -250,11 +247,7 @@ TEST(Overlap, AFailureBehindIsMetAtTheNextForward) {
       EXPECT_TRUE(r.Forward());  // begun
       Move(r, 1);
       r.EndStep();
-      absl::Status status = r.edit().BeginForward(true, true).status();
-      if (OnDevice()) {  // the stream has waited; the next call reports it
-        r.FinishStream();
-        status = r.edit().RequestSync();
-      }
+      const absl::Status status = r.edit().BeginForward(true, true).status();
       EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
       EXPECT_THAT(std::string(status.message()), testing::HasSubstr("rank 1"));
     }

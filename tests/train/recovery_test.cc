@@ -51,7 +51,7 @@ class Rank {
     ExchangeGroups groups;
     groups.sync = *comm->Split(0, comm->rank());
     sync_ = groups.sync;
-    exchange_ = std::make_unique<Exchange>(slab_, live_, options_, groups, nullptr);
+    exchange_ = std::make_unique<Exchange>(slab_, live_, options_, groups);
     auto world = ReplicaWorld::Make(sync_, {.replica = replica_, .slot = 0}, 1, 0);
     EXPECT_TRUE(world.ok()) << world.status();
     recovery_ = std::make_unique<Recovery>(*exchange_, results_, *std::move(world), nullptr, 0);

@@ -33,7 +33,7 @@ struct Replica {
   explicit Replica(const EditOptions& with, std::shared_ptr<Communicator> sync = nullptr)
       : options(with), members(GroupsOf(std::move(sync)), 0) {
     live = LayerArrays::OfSlab(slab, theta_in.data(), nullptr, DType::kF32);
-    EXPECT_TRUE(theta.Reserve(nullptr).ok());
+    EXPECT_TRUE(theta.Reserve().ok());
     EXPECT_TRUE(snapshots.ReserveMerge().ok());
     EXPECT_TRUE(anchors.Create(live, outer.arrays()).ok());
     anchors.SealAll();
@@ -55,9 +55,9 @@ struct Replica {
   std::vector<float> theta_in = std::vector<float>(static_cast<size_t>(slab.count()));
   LayerArrays live;
   const ReplicaSums sums{slab, members.now(), 0};
-  Anchors anchors{slab, nullptr};
+  Anchors anchors{slab};
   WideTheta theta{slab, live, anchors};
-  Snapshots snapshots{slab, live, options, anchors, &theta, nullptr};
+  Snapshots snapshots{slab, live, options, anchors, &theta};
   Verdicts verdicts{slab, options};
   LayerState state{slab, options, members, &anchors};
   OuterOptimizer outer{slab, options};

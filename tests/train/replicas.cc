@@ -1,16 +1,11 @@
 #include "tests/train/replicas.h"
 
 #include <algorithm>
-#include <atomic>
-#include <cstring>
 #include <utility>
 
 #include "gtest/gtest.h"
 
 #include "tests/support/ranks.h"
-#ifdef ENTRAIN_REPLICAS_ON_DEVICE
-#include "tests/device/cuda/on_device.h"
-#endif
 
 namespace entrain {
 namespace {
@@ -89,130 +84,16 @@ float Replica::Initial(int layer, int64_t element) {
   return Noise(100 + layer, element);
 }
 
-// ---- Place of the memory
-
-#ifdef ENTRAIN_REPLICAS_ON_DEVICE
-namespace {
-std::atomic<bool> on_device{true};
-}
-bool OnDevice() {
-  return on_device.load();
-}
-void SetOnDevice(bool yes) {
-  on_device = yes;
-}
-
-class Replica::Place {
- public:
-  Device& device = TestDevice();
-  TestStream stream{device};
-
-  void* Add(size_t bytes) {
-    memory_.push_back(std::make_unique<TestMemory>(device, static_cast<int64_t>(bytes)));
-    return memory_.back()->get();
-  }
-  void Copy(void* to, const void* from, size_t bytes) {
-    EXPECT_TRUE(device.Copy(to, from, static_cast<int64_t>(bytes), stream.get()).ok());
-    stream.Finish();
-  }
-
- private:
-  std::vector<std::unique_ptr<TestMemory>> memory_;
-};
-
-void* Replica::stream() const {
-  return place_ == nullptr ? nullptr : place_->stream.get();
-}
-#else
-bool OnDevice() {
-  return false;
-}
-void SetOnDevice(bool yes) {
-  EXPECT_FALSE(yes);
-}
-
-class Replica::Place {
- public:
-  struct {
-    void Finish() {}
-  } stream;
-  void* Add(size_t /*bytes*/) { return nullptr; }
-  void Copy(void* /*to*/, const void* /*from*/, size_t /*bytes*/) {}
-};
-
-void* Replica::stream() const {
-  return nullptr;
-}
-#endif
-
-void Replica::FinishStream() {
-  if (place_ != nullptr) {
-    place_->stream.Finish();
-  }
-}
-
-void Replica::Make(Slab& slab, size_t count, float value) {
-  slab.host.assign(count, value);
-  slab.memory = slab.host.data();
-  if (place_ != nullptr) {
-    slab.memory = place_->Add(count * sizeof(float));
-    place_->Copy(slab.memory, slab.host.data(), count * sizeof(float));
-  }
-}
-
-std::vector<float>& Replica::Pull(Slab& slab) {
-  if (place_ != nullptr && !slab.seen) {
-    place_->Copy(slab.host.data(), slab.memory, slab.host.size() * sizeof(float));
-    slab.brought = slab.host;
-    slab.seen = true;
-  }
-  return slab.host;
-}
-
-void Replica::Push() {
-  for (Slab* const slab : {&params_, &grads_}) {
-    const size_t bytes = slab->host.size() * sizeof(float);
-    if (slab->seen && std::memcmp(slab->host.data(), slab->brought.data(), bytes) != 0) {
-      place_->Copy(slab->memory, slab->host.data(), bytes);
-    }
-    slab->seen = false;
-  }
-}
-
-std::vector<std::byte> Replica::Fetch(const void* lent, int64_t bytes) {
-  std::vector<std::byte> values(static_cast<size_t>(bytes));
-  if (place_ != nullptr) {
-    place_->Copy(values.data(), lent, values.size());
-  } else if (bytes > 0) {
-    std::memcpy(values.data(), lent, values.size());
-  }
-  return values;
-}
-
-void Replica::Store(void* lent, const std::vector<std::byte>& values) {
-  if (place_ != nullptr) {
-    place_->Copy(lent, values.data(), values.size());
-  } else {
-    std::copy(values.begin(), values.end(), static_cast<std::byte*>(lent));
-  }
-}
-
 // ---- Ranks
 
-Replica::Replica(std::shared_ptr<Mesh> mesh, ShardConfig config) : mesh_(std::move(mesh)) {
-  if (OnDevice()) {
-    place_ = std::make_unique<Place>();
-    config.device = true;
-    config.stream = stream();
-  }
+Replica::Replica(std::shared_ptr<Mesh> mesh, const ShardConfig& config) : mesh_(std::move(mesh)) {
   auto shards = LayerShards::Create(mesh_, config);
   EXPECT_TRUE(shards.ok()) << shards.status();
   shards_ = *std::move(shards);
   const entrain::Slab& slab = shards_->slab();
-  Make(params_, static_cast<size_t>(slab.count()), 99.0f);
-  Make(grads_, static_cast<size_t>(slab.count()), 0.0f);
-  EXPECT_EQ(shards_->Bind(static_cast<float*>(params_.memory), static_cast<float*>(grads_.memory)),
-            absl::OkStatus());
+  params_.assign(static_cast<size_t>(slab.count()), 99.0f);
+  grads_.assign(params_.size(), 0.0f);
+  EXPECT_EQ(shards_->Bind(params_.data(), grads_.data()), absl::OkStatus());
   for (int l = 0; l < slab.layers(); ++l) {
     std::vector<float> full;
     for (int64_t i = 0; i < slab.layer(l).full; ++i) {
@@ -222,8 +103,6 @@ Replica::Replica(std::shared_ptr<Mesh> mesh, ShardConfig config) : mesh_(std::mo
   }
 }
 
-Replica::~Replica() = default;
-
 LayerSync& Replica::Edit(const EditOptions& options) {
   auto edit = LayerSync::Create(mesh_, shards_, options);
   EXPECT_TRUE(edit.ok()) << edit.status();
@@ -232,7 +111,6 @@ LayerSync& Replica::Edit(const EditOptions& options) {
 }
 
 absl::Status Replica::Join(const EditOptions& options, int64_t wait_ns) {
-  Push();
   auto edit = LayerSync::Join(mesh_, shards_, options, wait_ns);
   if (edit.ok()) {
     edit_ = *std::move(edit);
@@ -263,7 +141,6 @@ bool Replica::Forward(bool training, bool first_microbatch) {
   for (int l = 0; l < shards_->slab().layers(); ++l) {
     EXPECT_EQ(edit_->WaitLayer(l), absl::OkStatus());
   }
-  FinishStream();  // so that the exchange has ended
   return syncing.ok() && *syncing;
 }
 
@@ -278,14 +155,8 @@ void Replica::EndStep() {
 }
 
 std::vector<float> Replica::Anchor() {
-  std::vector<float> anchor(params_.host.size());
-  const size_t bytes = anchor.size() * sizeof(float);
-  Push();
-  void* const copy = place_ == nullptr ? anchor.data() : place_->Add(bytes);
-  EXPECT_EQ(edit_->CopyAnchor(copy), absl::OkStatus());
-  if (place_ != nullptr) {
-    place_->Copy(anchor.data(), copy, bytes);
-  }
+  std::vector<float> anchor(params_.size());
+  EXPECT_EQ(edit_->CopyAnchor(anchor.data()), absl::OkStatus());
   return anchor;
 }
 

@@ -28,14 +28,6 @@ struct NamedOptions {
 // Returns the methods, besides Weighed(), that allow on_loss finish.
 std::vector<NamedOptions> OtherMethods();
 
-// ---- Place of the memory
-
-// True: slabs and all lent memory are in the memory of the test device
-// (tests/device/cuda/on_device.h), and each rank has a stream of its own. A program that is built
-// with ENTRAIN_REPLICAS_ON_DEVICE begins with true.
-bool OnDevice();
-void SetOnDevice(bool on_device);
-
 // ---- Ranks
 
 struct Grid {
@@ -47,37 +39,22 @@ struct Grid {
 // A rank's model. Element i of layer l begins as Initial(l, i), equal on all replicas.
 class Replica {
  public:
-  Replica(std::shared_ptr<Mesh> mesh, ShardConfig config);
-  ~Replica();
+  Replica(std::shared_ptr<Mesh> mesh, const ShardConfig& config);
 
   const std::shared_ptr<Mesh>& mesh() const { return mesh_; }
   const std::shared_ptr<LayerShards>& shared_shards() const { return shards_; }
-  LayerShards& shards() {
-    Push();
-    return *shards_;
-  }
+  LayerShards& shards() { return *shards_; }
   int replica() const { return mesh_->coordinate(Axis::kSync); }
   int slot() const { return mesh_->coordinate(Axis::kShard); }
   int copy() const { return mesh_->coordinate(Axis::kContext); }
-  // The slabs. On a device these are copies, made when they are asked for. A changed copy is
-  // written back before the replica is used in any other way.
-  std::vector<float>& params() { return Pull(params_); }
-  std::vector<float>& grads() { return Pull(grads_); }
-  // Fetch reads lent memory, Store writes it.
-  std::vector<std::byte> Fetch(const void* lent, int64_t bytes);
-  void Store(void* lent, const std::vector<std::byte>& values);
-  // On a device, waits for the rank's stream.
-  void FinishStream();
-  void* stream() const;
-  void* params_memory() const { return params_.memory; }
+  // The slabs.
+  std::vector<float>& params() { return params_; }
+  std::vector<float>& grads() { return grads_; }
   // Creates the EDiT object. The test fails if this fails.
   LayerSync& Edit(const EditOptions& options);
   // Creates the EDiT object by joining others.
   absl::Status Join(const EditOptions& options, int64_t wait_ns);
-  LayerSync& edit() {
-    Push();
-    return *edit_;
-  }
+  LayerSync& edit() { return *edit_; }
   void DestroyEdit() { edit_.reset(); }
   void DestroyShards() { shards_.reset(); }
 
@@ -98,21 +75,9 @@ class Replica {
   static float Initial(int layer, int64_t element);
 
  private:
-  struct Slab {
-    // `host`: the test's copy. `brought`: the values that the device has.
-    std::vector<float> host, brought;
-    void* memory = nullptr;  // the memory of `host`, or on the device
-    bool seen = false;       // the test may have changed `host`
-  };
-  class Place;  // memory and stream on a device
-  void Make(Slab& slab, size_t count, float value);
-  std::vector<float>& Pull(Slab& slab);
-  void Push();
-
   const std::shared_ptr<Mesh> mesh_;
-  std::unique_ptr<Place> place_;
   std::shared_ptr<LayerShards> shards_;
-  Slab params_, grads_;
+  std::vector<float> params_, grads_;
   std::shared_ptr<LayerSync> edit_;
 };
 

@@ -1,4 +1,5 @@
-// The jobs of rounds over a worker that the test drives. The exchange is that of a replica alone.
+// The jobs of rounds over a worker whose jobs the test lets run one by one. The exchange is that of
+// a replica alone.
 #include "lib/train/round_runner.h"
 
 #include <memory>
@@ -9,10 +10,11 @@
 #include "gtest/gtest.h"
 
 #include "tests/support/ranks.h"
-#include "tests/train/played_worker.h"
 
 namespace entrain {
 namespace {
+
+constexpr int64_t kMinute = 60 * kSecond;
 
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -28,13 +30,18 @@ EditOptions Options() {
 }
 
 struct Stage {
-  explicit Stage(ExchangeGroups groups = {})
-      : exchange(slab, live, Options(), std::move(groups), nullptr) {
+  explicit Stage(ExchangeGroups groups = {}) : exchange(slab, live, Options(), std::move(groups)) {
+    worker.Limit(0);
     EXPECT_EQ(exchange.Reserve(), absl::OkStatus());
     EXPECT_EQ(exchange.CreateAnchors(), absl::OkStatus());
     exchange.SealAnchors();
   }
   // A round of both layers at step 5, with `steps` steps since the last exchange.
+  // Lets the next job run, and waits for it.
+  absl::Status RunNext() {
+    worker.Limit(++ran);
+    return worker.Wait(ran);
+  }
   static std::shared_ptr<ExchangeRound> Round(uint64_t steps) {
     const Standing standing{.steps = 5, .steps_since = steps};
     auto round = std::make_shared<ExchangeRound>(std::vector<int>{0, 1}, standing, false,
@@ -54,7 +61,8 @@ struct Stage {
   Exchange exchange;
   ExchangeResults results{1};
   FirstError error;
-  PlayedWorker worker;
+  Worker worker{kMinute, [](const absl::Status&) {}};
+  uint64_t ran = 0;  // jobs that may run
   RoundRunner runner{worker, exchange, results, error, nullptr};
 };
 
@@ -66,7 +74,7 @@ TEST(RoundRunner, ARendezvousAndItsTurnsAreRecordedWhenTheirJobsRun) {
   EXPECT_EQ(stage.runner.PostTurn(round), 3u);
   EXPECT_EQ(round->state(), ExchangeRound::State::kBegun) << "nothing runs in the caller's thread";
   EXPECT_EQ(stage.runner.sync_ns(), 0u);
-  ASSERT_EQ(stage.worker.RunNext(), absl::OkStatus());
+  ASSERT_EQ(stage.RunNext(), absl::OkStatus());
   EXPECT_EQ(stage.Info().rendezvous, 1);
   EXPECT_EQ(stage.results.standings().size(), 1u);
   const uint64_t after_one = stage.runner.sync_ns();
@@ -74,9 +82,9 @@ TEST(RoundRunner, ARendezvousAndItsTurnsAreRecordedWhenTheirJobsRun) {
 
   stage.params = {2, 3, 4, 5, 6};
   const uint64_t before = stage.exchange.anchors().checksum();
-  ASSERT_EQ(stage.worker.RunNext(), absl::OkStatus());
+  ASSERT_EQ(stage.RunNext(), absl::OkStatus());
   EXPECT_EQ(stage.Info().syncs, 0) << "one layer is not over";
-  ASSERT_EQ(stage.worker.RunNext(), absl::OkStatus());
+  ASSERT_EQ(stage.RunNext(), absl::OkStatus());
   EXPECT_EQ(stage.Info().syncs, 1);
   EXPECT_EQ(stage.Info().last_sync_step, 5);
   EXPECT_NE(stage.exchange.anchors().checksum(), before);
@@ -93,19 +101,17 @@ TEST(RoundRunner, TurnsWithNothingToExchangeLeaveNoResult) {
   const auto round = Stage::Round(0);
   stage.runner.PostJudge(round, 0);
   stage.runner.PostTurn(round);
-  ASSERT_EQ(stage.worker.RunNext(), absl::OkStatus());
-  ASSERT_EQ(stage.worker.RunNext(), absl::OkStatus());
+  ASSERT_EQ(stage.RunNext(), absl::OkStatus());
+  ASSERT_EQ(stage.RunNext(), absl::OkStatus());
   EXPECT_EQ(stage.Info().rendezvous, 1);
   EXPECT_EQ(stage.Info().syncs, 0);
   EXPECT_EQ(stage.Info().last_sync_step, -1);
 }
 
-TEST(RoundRunner, SealedAnchorsAreShownWhenTheirJobHasRun) {
+TEST(RoundRunner, SealedAnchorsAreShown) {
   Stage stage;
-  stage.runner.Seal();
-  EXPECT_THAT(stage.worker.started_after, ElementsAre(0));
   EXPECT_EQ(stage.Info().anchor_checksum, 0u);
-  ASSERT_EQ(stage.worker.RunNext(), absl::OkStatus());
+  stage.runner.Seal();
   EXPECT_NE(stage.Info().anchor_checksum, 0u);
   EXPECT_EQ(stage.Info().anchor_checksum, stage.exchange.anchors().checksum());
 }
@@ -116,42 +122,36 @@ TEST(RoundRunner, AMergeFollowsTheLastTurnAndPrecedesTheCallersNextWork) {
   stage.exchange.UseSnapshot({0, 1});
   stage.params = {2, 3, 4, 5, 6};  // a step since the snapshot
   const auto round = ExchangeRound::Arrived({0, 1}, 3);
-  round->set_last_job(7);
+  bool in_use = false;
+  round->set_last_job(stage.worker.Post([&] {
+    in_use = stage.exchange.snapshots().in_use(0);
+    return absl::OkStatus();
+  }));
+  stage.worker.Limit(Worker::kNoLimit);
   ASSERT_EQ(stage.runner.Merge(round), absl::OkStatus());
-  EXPECT_THAT(stage.worker.started_after, ElementsAre(7));
-  EXPECT_THAT(stage.worker.held, ElementsAre(stage.worker.last()));
-  EXPECT_TRUE(stage.exchange.snapshots().in_use(0));
-  ASSERT_EQ(stage.worker.RunNext(), absl::OkStatus());
+  EXPECT_TRUE(in_use) << "merged before the round was over";
   EXPECT_FALSE(stage.exchange.snapshots().in_use(0));
   EXPECT_EQ(round->state(), ExchangeRound::State::kMerged);
 }
 
 TEST(RoundRunner, AFailedJobNamesTheExchangeAndEndsTheObject) {
-  Stage stage;
-  const auto round = Stage::Round(1);
-  stage.worker.sound = absl::DataLossError("data never arrived");
-  stage.runner.PostJudge(round, 0);
-  stage.runner.PostTurn(round);
-  const absl::Status why = stage.worker.RunNext();
-  EXPECT_EQ(why, absl::DataLossError("edit: exchange 1: data never arrived"));
-  EXPECT_EQ(stage.error.status(), why);
-  EXPECT_EQ(round->state(), ExchangeRound::State::kBegun);
-  EXPECT_FALSE(stage.worker.RunNext().ok()) << "a turn after the end";
-  EXPECT_EQ(stage.error.status(), why);
-  EXPECT_EQ(stage.Info().rendezvous, 0);
-}
-
-TEST(RoundRunner, AJobThatCannotBePostedEndsTheObject) {
-  Stage stage;
-  const auto round = Stage::Round(1);
-  EXPECT_EQ(stage.runner.PostJudge(round, 0), 1u);
-  stage.worker.refusal = absl::InternalError("no mark");
-  EXPECT_EQ(stage.runner.PostTurn(round), 1u) << "the last job";
-  EXPECT_EQ(stage.error.status(), absl::InternalError("edit: no mark"));
-  stage.worker.refusal = absl::InternalError("another");
-  EXPECT_EQ(stage.runner.PostTurn(round), 1u);
-  EXPECT_EQ(stage.error.status(), absl::InternalError("edit: no mark"));
-  EXPECT_EQ(stage.worker.waiting(), 1u);
+  RunRanks(2, [](const std::shared_ptr<Communicator>& comm) {
+    ExchangeGroups groups;
+    groups.sync = comm;
+    Stage stage(groups);
+    comm->EndWith(absl::DataLossError("the link is gone"));
+    const auto round = Stage::Round(1);
+    stage.runner.PostJudge(round, 0);
+    stage.runner.PostTurn(round);
+    const absl::Status why = stage.RunNext();
+    EXPECT_THAT(std::string(why.message()), HasSubstr("edit: exchange 1: "));
+    EXPECT_THAT(std::string(why.message()), HasSubstr("the link is gone"));
+    EXPECT_EQ(stage.error.status(), why);
+    EXPECT_EQ(round->state(), ExchangeRound::State::kBegun);
+    EXPECT_FALSE(stage.RunNext().ok()) << "a turn after the end";
+    EXPECT_EQ(stage.error.status(), why);
+    EXPECT_EQ(stage.Info().rendezvous, 0);
+  });
 }
 
 // The other rank of the group must not wait for this one.

@@ -4,6 +4,8 @@
 
 #include "gtest/gtest.h"
 
+#include "tests/train/arrays.h"
+
 namespace entrain {
 
 absl::Status ForwardFourLayers(LayerSync& edit) {
@@ -85,7 +87,7 @@ void SgdStep::Run(Replica& r, int step) const {
     ASSERT_TRUE(params.ok()) << params.status();
     const int64_t full = r.shards().slab().layer(l).full;
     layers.emplace_back(static_cast<size_t>(full));
-    const auto values = r.Fetch(*params, full * static_cast<int64_t>(sizeof(float)));
+    const auto values = ReadArray<std::byte>(*params, full * static_cast<int64_t>(sizeof(float)));
     std::memcpy(layers.back().data(), values.data(), values.size());
     ASSERT_EQ(r.shards().Release(l), absl::OkStatus());
   }
@@ -93,7 +95,7 @@ void SgdStep::Run(Replica& r, int step) const {
     const auto grads = r.shards().Gradients(l);
     ASSERT_TRUE(grads.ok()) << grads.status();
     const std::vector<float>& theta = layers[static_cast<size_t>(l)];
-    auto bytes = r.Fetch(*grads, static_cast<int64_t>(theta.size() * sizeof(float)));
+    auto bytes = ReadArray<std::byte>(*grads, static_cast<int64_t>(theta.size() * sizeof(float)));
     auto* const sums = reinterpret_cast<float*>(bytes.data());
     for (size_t i = 0; i < theta.size(); ++i) {
       for (int stream = first; stream < first + share; ++stream) {
@@ -101,7 +103,7 @@ void SgdStep::Run(Replica& r, int step) const {
                    static_cast<float>(share);
       }
     }
-    r.Store(*grads, bytes);
+    WriteArray(*grads, bytes);
     ASSERT_EQ(r.shards().ReduceGradients(l), absl::OkStatus());
   }
   ASSERT_EQ(r.shards().FinishGradients(), absl::OkStatus());

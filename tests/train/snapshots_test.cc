@@ -25,7 +25,7 @@ struct Layer {
     live = LayerArrays::OfSlab(slab, memory.data(), nullptr, type);
     Set({1, 2});
     EXPECT_TRUE(anchors.Create(live, 0).ok());
-    EXPECT_TRUE(theta.Reserve(nullptr).ok());
+    EXPECT_TRUE(theta.Reserve().ok());
     EXPECT_TRUE(snapshots.ReserveMerge().ok());
   }
   void Set(const std::vector<float>& values) { live.Write(0, values.data(), kCount); }
@@ -42,9 +42,9 @@ struct Layer {
   const Slab slab;
   std::vector<std::byte> memory;
   LayerArrays live;
-  Anchors anchors{slab, nullptr};
+  Anchors anchors{slab};
   WideTheta theta{slab, live, anchors};
-  Snapshots snapshots{slab, live, options, anchors, &theta, nullptr};
+  Snapshots snapshots{slab, live, options, anchors, &theta};
 };
 
 EditOptions Overlap(OverlapMerge merge) {

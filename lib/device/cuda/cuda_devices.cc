@@ -150,6 +150,10 @@ absl::Status CheckNotForked() {
              : absl::OkStatus();
 }
 
+bool CudaIsInUse() {
+  return CudaDriver::IsInUse();
+}
+
 absl::StatusOr<Devices*> OpenCudaDevices() {
   static const auto* const devices =
       new absl::StatusOr<std::unique_ptr<CudaDevices>>(CudaDevices::Find());

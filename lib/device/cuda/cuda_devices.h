@@ -13,5 +13,7 @@ namespace entrain {
 // has called this function, the function and all objects from it fail with FAILED_PRECONDITION, and
 // release nothing.
 absl::StatusOr<Devices*> OpenCudaDevices();
+// Returns true if this process has loaded and initialised the driver.
+bool CudaIsInUse();
 
 }  // namespace entrain

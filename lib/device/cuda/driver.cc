@@ -11,8 +11,12 @@
 namespace entrain {
 namespace {
 
+std::string NameOfLibrary() {
+  return GetEnv("ENTRAIN_CUDA_LIBRARY").value_or("libcuda.so.1");
+}
+
 absl::StatusOr<CudaDriver> Find() {
-  const std::string name = GetEnv("ENTRAIN_CUDA_LIBRARY").value_or("libcuda.so.1");
+  const std::string name = NameOfLibrary();
   // Never closed, because the driver has threads and exit handlers of its own.
   void* const library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
@@ -72,6 +76,22 @@ absl::Status CudaDriver::Check(CUresult result, absl::string_view function) cons
   cuGetErrorString(result, &text);
   return absl::Status(CodeOf(result),
                       absl::StrCat(function, ": ", name, " (", text == nullptr ? "" : text, ")"));
+}
+
+bool CudaDriver::IsInUse() {
+  void* const library = dlopen(NameOfLibrary().c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+  if (library == nullptr) {
+    return false;
+  }
+  CudaDriver driver;
+  int count = 0;
+  driver.cuDeviceGetCount =
+      reinterpret_cast<decltype(driver.cuDeviceGetCount)>(dlsym(library, "cuDeviceGetCount"));
+  // Before its initialisation the driver returns CUDA_ERROR_NOT_INITIALIZED.
+  const bool in_use =
+      driver.cuDeviceGetCount != nullptr && driver.cuDeviceGetCount(&count) == CUDA_SUCCESS;
+  dlclose(library);
+  return in_use && count > 0;
 }
 
 absl::StatusOr<const CudaDriver*> CudaDriver::Load() {

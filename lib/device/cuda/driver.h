@@ -68,6 +68,8 @@ struct CudaDriver {
   // the process. Returns UNAVAILABLE with the reason if there is no driver, if it lacks a function,
   // or if it sees no device.
   static absl::StatusOr<const CudaDriver*> Load();
+  // Returns true if this process has loaded and initialised the driver, by Load or otherwise.
+  static bool IsInUse();
 };
 
 // ENTRAIN_CUDA(driver, cuMemFree_v2, memory) calls the function and returns its result as a status.

@@ -1,4 +1,4 @@
-#include "lib/train/worker_thread.h"
+#include "lib/train/worker.h"
 
 #include <atomic>
 #include <memory>
@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "lib/base/callback_scope.h"
 #include "lib/base/clock.h"
 
 namespace entrain {
@@ -17,10 +18,10 @@ namespace {
 
 constexpr int64_t kMinute = 60 * kSecond;
 
-TEST(WorkerThread, RunsJobsInOrderBesideTheCaller) {
+TEST(Worker, RunsJobsInOrderBesideTheCaller) {
   std::vector<int> order;
   absl::Notification go;
-  WorkerThread worker(kMinute, [](const absl::Status&) {});
+  Worker worker(kMinute, [](const absl::Status&) {});
   const uint64_t first = worker.Post([&] {
     go.WaitForNotification();
     order.push_back(1);
@@ -42,11 +43,11 @@ TEST(WorkerThread, RunsJobsInOrderBesideTheCaller) {
 struct InFunction {
   InFunction() {
     job = worker->Post([this] {
-      const absl::Status status = WorkerThread::CallersFunction("the step", [this] {
+      const absl::Status status = Worker::CallersFunction("the step", [this] {
         entered.Notify();
         go.WaitForNotification();
       });
-      EXPECT_EQ(WorkerThread::CallersFunction("the next step", [] { ADD_FAILURE(); }).message(),
+      EXPECT_EQ(Worker::CallersFunction("the next step", [] { ADD_FAILURE(); }).message(),
                 "the next step was not called: its object is being destroyed");
       returned = status;
       return status;
@@ -56,12 +57,11 @@ struct InFunction {
 
   absl::Notification entered, go, freed;
   absl::Status returned;
-  std::unique_ptr<WorkerThread> worker =
-      std::make_unique<WorkerThread>(kMinute, [](const absl::Status&) {});
+  std::unique_ptr<Worker> worker = std::make_unique<Worker>(kMinute, [](const absl::Status&) {});
   uint64_t job = 0;
 };
 
-TEST(WorkerThread, IsFreedByItsThreadWhereACallersFunctionDoesNotReturn) {
+TEST(Worker, IsFreedByItsThreadWhereACallersFunctionDoesNotReturn) {
   InFunction inside;
   const int64_t began = Clock::Real().Now();
   EXPECT_FALSE(inside.worker->StopSoon());
@@ -80,7 +80,7 @@ TEST(WorkerThread, IsFreedByItsThreadWhereACallersFunctionDoesNotReturn) {
   EXPECT_EQ(inside.returned.message(), "the step returned after its object was destroyed");
 }
 
-TEST(WorkerThread, WaitsALittleForACallersFunction) {
+TEST(Worker, WaitsALittleForACallersFunction) {
   InFunction inside;
   inside.worker->Abandon(absl::AbortedError("enough"));
   EXPECT_EQ(inside.worker->Wait(inside.job).message(), "enough");
@@ -90,10 +90,10 @@ TEST(WorkerThread, WaitsALittleForACallersFunction) {
   EXPECT_TRUE(absl::IsAborted(inside.returned));
 }
 
-TEST(WorkerThread, KeepsTheFirstErrorAndDropsWhatFollows) {
+TEST(Worker, KeepsTheFirstErrorAndDropsWhatFollows) {
   std::atomic<int> ran{0};
   absl::Notification go;
-  WorkerThread worker(kMinute, [](const absl::Status&) {});
+  Worker worker(kMinute, [](const absl::Status&) {});
   worker.Post([&] {
     go.WaitForNotification();
     return absl::InternalError("first");
@@ -118,10 +118,10 @@ TEST(WorkerThread, KeepsTheFirstErrorAndDropsWhatFollows) {
   EXPECT_TRUE(watched.expired());
 }
 
-TEST(WorkerThread, StopDropsWaitingJobsAndEndsTheRunningOne) {
+TEST(Worker, StopDropsWaitingJobsAndEndsTheRunningOne) {
   std::atomic<bool> started{false};
   absl::Notification go;
-  WorkerThread worker(kMinute, [](const absl::Status&) {});
+  Worker worker(kMinute, [](const absl::Status&) {});
   worker.Post([&] {
     started = true;
     go.WaitForNotification();
@@ -145,7 +145,7 @@ TEST(WorkerThread, StopDropsWaitingJobsAndEndsTheRunningOne) {
   EXPECT_TRUE(absl::IsAborted(worker.Drain()));
 }
 
-TEST(WorkerThread, TellsWhenAJobIsDoneHoweverItEnded) {
+TEST(Worker, TellsWhenAJobIsDoneHoweverItEnded) {
   std::vector<std::string> told;
   const auto note = [&told](const char* what) {
     return [&told, what](const absl::Status& status) {
@@ -153,7 +153,7 @@ TEST(WorkerThread, TellsWhenAJobIsDoneHoweverItEnded) {
     };
   };
   absl::Notification go;
-  WorkerThread worker(kMinute, [](const absl::Status&) {});
+  Worker worker(kMinute, [](const absl::Status&) {});
   worker.WhenDone(worker.last(), note("nothing was posted"));
   EXPECT_THAT(told, testing::ElementsAre("nothing was posted: "));
   const uint64_t first = worker.Post([&] {
@@ -175,15 +175,15 @@ TEST(WorkerThread, TellsWhenAJobIsDoneHoweverItEnded) {
   EXPECT_EQ(told.back(), "later: broken");
 }
 
-TEST(WorkerThread, AWaitThatOutlastsTheLimitSaysWhatForAndGivesUp) {
+TEST(Worker, AWaitThatOutlastsTheLimitSaysWhatForAndGivesUp) {
   absl::Notification go;
   absl::Status given_up;
-  WorkerThread worker(50 * kMillisecond, [&](const absl::Status& why) {
+  Worker worker(50 * kMillisecond, [&](const absl::Status& why) {
     given_up = why;
     go.Notify();
   });
   worker.Post([&] {
-    WorkerThread::Doing("layer 3: the sum of deltas");
+    Worker::Doing("layer 3: the sum of deltas");
     go.WaitForNotification();
     return absl::OkStatus();
   });
@@ -206,29 +206,28 @@ TEST(WorkerThread, AWaitThatOutlastsTheLimitSaysWhatForAndGivesUp) {
 }
 
 // The limit of the waiting job is long over when the other job ends.
-TEST(WorkerThread, WhatAJobGoesOnToHasALimitOfItsOwn) {
+TEST(Worker, WhatAJobGoesOnToHasALimitOfItsOwn) {
   absl::Notification go;
-  WorkerThread slow(kMinute, [](const absl::Status&) {});
-  WorkerThread worker(kMillisecond, [](const absl::Status&) {});
+  Worker slow(kMinute, [](const absl::Status&) {});
+  Worker worker(kMillisecond, [](const absl::Status&) {});
   const uint64_t first = slow.Post([&] {
-    go.WaitForNotificationWithTimeout(
-        absl::Nanoseconds(WorkerThread::kReportNs + 300 * kMillisecond));
+    go.WaitForNotificationWithTimeout(absl::Nanoseconds(Worker::kReportNs + 300 * kMillisecond));
     return absl::OkStatus();
   });
   worker.Post([&] { return slow.Wait(first); });  // waits for another worker, with that one's limit
   EXPECT_EQ(worker.Drain(), absl::OkStatus());
 }
 
-TEST(WorkerThread, NobodyWaitsForWhatNothingCanBringAbout) {
-  WorkerThread worker(kMinute, [](const absl::Status&) {});
+TEST(Worker, NobodyWaitsForWhatNothingCanBringAbout) {
+  Worker worker(kMinute, [](const absl::Status&) {});
   const uint64_t job = worker.Post([] { return absl::OkStatus(); });
   EXPECT_EQ(worker.Wait(job), absl::OkStatus());
   EXPECT_TRUE(absl::IsInternal(worker.Wait(job + 1)));
 }
 
-TEST(WorkerThread, JobsBeyondTheLimitWaitUntilItIsRaised) {
+TEST(Worker, JobsBeyondTheLimitWaitUntilItIsRaised) {
   std::vector<int> order;
-  WorkerThread worker(kMinute, [](const absl::Status&) {});
+  Worker worker(kMinute, [](const absl::Status&) {});
   worker.Limit(1);
   for (const int number : {1, 2, 3}) {
     worker.Post([&order, number] {
@@ -252,9 +251,9 @@ TEST(WorkerThread, JobsBeyondTheLimitWaitUntilItIsRaised) {
 }
 
 // The time limit begins when the job is released, not when the job before it began.
-TEST(WorkerThread, WhatIsHeldBackIsNotLate) {
-  const int64_t held_ns = WorkerThread::kReportNs + 200 * kMillisecond;
-  WorkerThread worker(50 * kMillisecond, [](const absl::Status&) {});
+TEST(Worker, WhatIsHeldBackIsNotLate) {
+  const int64_t held_ns = Worker::kReportNs + 200 * kMillisecond;
+  Worker worker(50 * kMillisecond, [](const absl::Status&) {});
   worker.Limit(1);
   EXPECT_EQ(worker.Wait(worker.Post([] { return absl::OkStatus(); })), absl::OkStatus());
   absl::Notification go;
@@ -272,9 +271,9 @@ TEST(WorkerThread, WhatIsHeldBackIsNotLate) {
   EXPECT_EQ(worker.Wait(held), absl::OkStatus());
 }
 
-TEST(WorkerThread, AJobThatIsHeldBackIsDroppedAtTheEnd) {
+TEST(Worker, AJobThatIsHeldBackIsDroppedAtTheEnd) {
   absl::Status told;
-  WorkerThread worker(kMinute, [](const absl::Status&) {});
+  Worker worker(kMinute, [](const absl::Status&) {});
   worker.Limit(0);
   const uint64_t held = worker.Post([] { return absl::OkStatus(); });
   worker.WhenDone(held, [&](const absl::Status& status) { told = status; });
@@ -282,15 +281,15 @@ TEST(WorkerThread, AJobThatIsHeldBackIsDroppedAtTheEnd) {
   EXPECT_TRUE(absl::IsAborted(told)) << told;
 }
 
-TEST(WorkerThread, EndsWithoutHavingStarted) {
-  WorkerThread worker(kMinute, [](const absl::Status&) {});
+TEST(Worker, EndsWithoutHavingStarted) {
+  Worker worker(kMinute, [](const absl::Status&) {});
   EXPECT_EQ(worker.Drain(), absl::OkStatus());
 }
 
-TEST(WorkerThread, WatchesWhileNoJobRuns) {
+TEST(Worker, WatchesWhileNoJobRuns) {
   std::atomic<int> looks{0};
   std::atomic<bool> fails{false};
-  WorkerThread worker(
+  Worker worker(
       10 * kSecond, [](const absl::Status&) {}, nullptr,
       [&] {
         ++looks;
@@ -311,6 +310,51 @@ TEST(WorkerThread, WatchesWhileNoJobRuns) {
     std::this_thread::yield();
   }
   EXPECT_EQ(worker.Wait(held_back), absl::UnavailableError("seen"));
+}
+
+TEST(Worker, HoldDoesNotBlockWhereThatIsForbidden) {
+  Worker worker(kMinute, [](const absl::Status&) {});
+  absl::Notification go;
+  const uint64_t job = worker.Post([&go] {
+    go.WaitForNotification();
+    return absl::OkStatus();
+  });
+  EXPECT_FALSE(worker.IsDone(job));
+  {
+    const CallbackScope scope("the step", Does::kStart);
+    EXPECT_THAT(std::string(worker.Hold(job).message()), testing::HasSubstr("must not wait"));
+  }
+  go.Notify();
+  EXPECT_EQ(worker.Wait(job), absl::OkStatus());
+  const CallbackScope scope("the step", Does::kStart);
+  EXPECT_EQ(worker.Hold(job), absl::OkStatus());
+}
+
+TEST(Worker, JobsWatchAndWhatRunsHereShareTheThreads) {
+  KernelThreads threads(2);
+  std::atomic<bool> watched{false};
+  Worker worker(
+      kMinute, [](const absl::Status&) {}, nullptr,
+      [&] {
+        watched = watched || KernelThreads::Current() == &threads;
+        return absl::OkStatus();
+      },
+      &threads);
+  KernelThreads* seen = nullptr;
+  EXPECT_EQ(worker.Wait(worker.Post([&seen] {
+    seen = KernelThreads::Current();
+    return absl::OkStatus();
+  })),
+            absl::OkStatus());
+  EXPECT_EQ(seen, &threads);
+  while (!watched) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(worker.RunHere([&] {
+    return KernelThreads::Current() == &threads ? absl::OkStatus() : absl::InternalError("none");
+  }),
+            absl::OkStatus());
+  EXPECT_EQ(KernelThreads::Current(), nullptr);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "lib/train/worker_thread.h"
+#include "lib/train/worker.h"
 
 #include <algorithm>
 #include <iterator>
@@ -18,11 +18,11 @@ namespace {
 // The interval at which a waiting thread checks whether the work is still under way.
 constexpr int64_t kLookNs = 50 * kMillisecond;
 
-thread_local WorkerThread* current = nullptr;  // the worker to which this thread belongs
+thread_local Worker* current = nullptr;  // the worker to which this thread belongs
 
 }  // namespace
 
-uint64_t WorkerThread::Post(Job job) {
+uint64_t Worker::Post(Job job) {
   absl::MutexLock lock(&mutex_);
   if (stopping_ || !status_.ok()) {
     status_.Update(absl::AbortedError("the worker thread has stopped"));
@@ -39,21 +39,21 @@ uint64_t WorkerThread::Post(Job job) {
   return posted_;
 }
 
-void WorkerThread::Begin(absl::string_view what, int64_t limit_ns) {
+void Worker::Begin(absl::string_view what, int64_t limit_ns) {
   doing_ = std::string(what);
   begun_ns_ = Clock::Real().Now();
   may_take_ns_ = limit_ns > 0 ? limit_ns : limit_ns_;
 }
 
-void WorkerThread::Doing(absl::string_view what, int64_t limit_ns) {
+void Worker::Doing(absl::string_view what, int64_t limit_ns) {
   if (current != nullptr) {
     absl::MutexLock lock(&current->mutex_);
     current->Begin(what, limit_ns);
   }
 }
 
-absl::Status WorkerThread::CallersFunction(absl::string_view name, absl::FunctionRef<void()> call) {
-  WorkerThread* const own = current;
+absl::Status Worker::CallersFunction(absl::string_view name, absl::FunctionRef<void()> call) {
+  Worker* const own = current;
   if (own != nullptr) {
     ENTRAIN_RETURN_IF_ERROR(own->Enter(name));
   }
@@ -70,7 +70,7 @@ absl::Status WorkerThread::CallersFunction(absl::string_view name, absl::Functio
   return own == nullptr ? absl::OkStatus() : own->Return(name);
 }
 
-absl::Status WorkerThread::Enter(absl::string_view name) {
+absl::Status Worker::Enter(absl::string_view name) {
   absl::MutexLock lock(&mutex_);
   if (stopping_) {
     return absl::AbortedError(absl::StrCat(name, " was not called: its object is being destroyed"));
@@ -80,7 +80,7 @@ absl::Status WorkerThread::Enter(absl::string_view name) {
   return absl::OkStatus();
 }
 
-absl::Status WorkerThread::Return(absl::string_view name) {
+absl::Status Worker::Return(absl::string_view name) {
   absl::MutexLock lock(&mutex_);
   inside_ = false;
   return stopping_
@@ -88,11 +88,11 @@ absl::Status WorkerThread::Return(absl::string_view name) {
              : absl::OkStatus();
 }
 
-bool WorkerThread::IsLate(int64_t spent_ns) const {
+bool Worker::IsLate(int64_t spent_ns) const {
   return spent_ns > may_take_ns_ && spent_ns - may_take_ns_ > kReportNs;
 }
 
-absl::Status WorkerThread::CheckUnderWay() {
+absl::Status Worker::CheckUnderWay() {
   const int64_t spent = Clock::Real().Now() - begun_ns_;
   absl::Status why;
   if (done_ == std::min(posted_, may_begin_)) {
@@ -106,11 +106,18 @@ absl::Status WorkerThread::CheckUnderWay() {
   return why;
 }
 
-absl::Status WorkerThread::Wait(uint64_t number) {
+absl::Status Worker::Wait(uint64_t number) {
   return WaitUntil(number, Deadline::Never()).status();
 }
 
-absl::StatusOr<bool> WorkerThread::WaitUntil(uint64_t number, Deadline until) {
+absl::Status Worker::Hold(uint64_t number) {
+  if (!IsDone(number)) {
+    ENTRAIN_RETURN_IF_ERROR(CallbackScope::Check(Does::kWait));
+  }
+  return Wait(number);
+}
+
+absl::StatusOr<bool> Worker::WaitUntil(uint64_t number, Deadline until) {
   absl::Status late;
   {
     absl::MutexLock lock(&mutex_);
@@ -142,7 +149,7 @@ absl::StatusOr<bool> WorkerThread::WaitUntil(uint64_t number, Deadline until) {
   return late;
 }
 
-void WorkerThread::Limit(uint64_t number) {
+void Worker::Limit(uint64_t number) {
   absl::MutexLock lock(&mutex_);
   if (done_ >= may_begin_ && number > may_begin_) {
     Begin("", 0);  // no job ran; the limit of the held-back job begins now
@@ -150,16 +157,16 @@ void WorkerThread::Limit(uint64_t number) {
   may_begin_ = number;
 }
 
-absl::Status WorkerThread::Drain() {
+absl::Status Worker::Drain() {
   return Wait(last());
 }
 
-uint64_t WorkerThread::last() const {
+uint64_t Worker::last() const {
   absl::MutexLock lock(&mutex_);
   return posted_;
 }
 
-void WorkerThread::WhenDone(uint64_t number, Continuation then) {
+void Worker::WhenDone(uint64_t number, Continuation then) {
   absl::Status status;
   {
     absl::MutexLock lock(&mutex_);
@@ -172,7 +179,7 @@ void WorkerThread::WhenDone(uint64_t number, Continuation then) {
   then(status);
 }
 
-void WorkerThread::TellWatchers() {
+void Worker::TellWatchers() {
   std::vector<Watcher> told;
   absl::Status status;
   {
@@ -189,22 +196,22 @@ void WorkerThread::TellWatchers() {
   }
 }
 
-bool WorkerThread::IsDone(uint64_t number) const {
+bool Worker::IsDone(uint64_t number) const {
   absl::MutexLock lock(&mutex_);
   return done_ >= number;
 }
 
-bool WorkerThread::idle() const {
+bool Worker::idle() const {
   absl::MutexLock lock(&mutex_);
   return done_ == posted_;
 }
 
-absl::Status WorkerThread::status() const {
+absl::Status Worker::status() const {
   absl::MutexLock lock(&mutex_);
   return status_;
 }
 
-void WorkerThread::Stop() {
+void Worker::Stop() {
   std::thread thread;
   {
     absl::MutexLock lock(&mutex_);
@@ -216,7 +223,7 @@ void WorkerThread::Stop() {
   }
 }
 
-void WorkerThread::Abandon(const absl::Status& why) {
+void Worker::Abandon(const absl::Status& why) {
   std::deque<Job> dropped;  // freed outside the lock
   {
     absl::MutexLock lock(&mutex_);
@@ -228,7 +235,7 @@ void WorkerThread::Abandon(const absl::Status& why) {
   TellWatchers();
 }
 
-bool WorkerThread::StopSoon() {
+bool Worker::StopSoon() {
   std::string left;
   {
     absl::MutexLock lock(&mutex_);
@@ -254,19 +261,19 @@ bool WorkerThread::StopSoon() {
   return false;
 }
 
-void WorkerThread::Leave(absl::AnyInvocable<void() &&> last) {
+void Worker::Leave(absl::AnyInvocable<void() &&> last) {
   absl::MutexLock lock(&mutex_);
   last_ = std::move(last);
 }
 
 // Marks all posted jobs as done. Returns the dropped jobs, which must be freed outside the lock.
-std::deque<WorkerThread::Job> WorkerThread::Fail(const absl::Status& status) {
+std::deque<Worker::Job> Worker::Fail(const absl::Status& status) {
   status_.Update(status);
   done_ = posted_;
   return std::exchange(waiting_, {});
 }
 
-void WorkerThread::Loop() {
+void Worker::Loop() {
   current = this;
   while (RunNext()) {
     TellWatchers();
@@ -285,21 +292,21 @@ void WorkerThread::Loop() {
   }
 }
 
-bool WorkerThread::IsCalled() const {
+bool Worker::IsCalled() const {
   return stopping_ || (!waiting_.empty() && done_ < may_begin_);
 }
 
 // Blocks until a job may begin or the worker is stopped.
-void WorkerThread::AwaitCall() {
+void Worker::AwaitCall() {
   const absl::Duration pause = watch_ ? absl::Nanoseconds(kLookNs) : absl::InfiniteDuration();
   while (true) {
     {
       absl::MutexLock lock(&mutex_);
-      if (mutex_.AwaitWithTimeout(absl::Condition(this, &WorkerThread::IsCalled), pause)) {
+      if (mutex_.AwaitWithTimeout(absl::Condition(this, &Worker::IsCalled), pause)) {
         return;
       }
     }
-    if (const absl::Status status = watch_(); !status.ok()) {
+    if (const absl::Status status = RunHere([&] { return watch_(); }); !status.ok()) {
       std::deque<Job> dropped;  // freed outside the lock
       {
         absl::MutexLock lock(&mutex_);
@@ -311,7 +318,7 @@ void WorkerThread::AwaitCall() {
 }
 
 // Returns false if the worker was stopped.
-bool WorkerThread::RunNext() {
+bool Worker::RunNext() {
   AwaitCall();
   std::deque<Job> dropped;  // freed outside the lock
   Job job;
@@ -330,7 +337,7 @@ bool WorkerThread::RunNext() {
     waiting_.pop_front();
     Begin("", 0);
   }
-  const absl::Status status = job();
+  const absl::Status status = RunHere([&] { return job(); });
   job = nullptr;  // frees the job's captures before it counts as done
   absl::MutexLock lock(&mutex_);
   done_ = std::min(done_ + 1, posted_);  // an abandoned job counts as done already
