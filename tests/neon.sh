@@ -34,14 +34,14 @@ value() { # NAME: what lib/kernels/CMakeLists.txt sets it to
   echo "$found"
 }
 loops=$(value loop_options)
-sources="$(value sources) kernels_neon.cc"
+sources=$(value sources)
 # As cmake/EntrainUnits.cmake has them.
 common="-std=c++20 -ffp-contract=off -Wall -Wextra -Werror -I. -isystem $build/root/usr/include -DENTRAIN_KERNELS_ARM"
 
 compile() { # SOURCE FLAGS...: the object's name
   source=$1
   shift
-  object=$build/$(echo "$source" | tr / _).o
+  object=$build/$(echo "$source $*" | tr -c 'A-Za-z0-9\n' _).o
   echo "neon.sh: $source" >&2
   # $* and $common are lists of words.
   # shellcheck disable=SC2086
@@ -52,11 +52,13 @@ compile() { # SOURCE FLAGS...: the object's name
 objects=
 for source in $sources; do
   case $source in
-    kernels_neon.cc) flags="$loops -DENTRAIN_NEON" ;;
-    kernels_base.cc | packing.cc) flags=$loops ;;
+    packing.cc) flags=$loops ;;
     *) flags=-O2 ;;
   esac
   objects="$objects $(compile "lib/kernels/$source" "$flags")"
+done
+for flags in -DENTRAIN_KERNELS_ISA=base "-DENTRAIN_KERNELS_ISA=neon -DENTRAIN_NEON"; do
+  objects="$objects $(compile lib/kernels/kernels_impl.inc "$loops $flags -x c++")"
 done
 for source in lib/base/*.cc tests/kernels/*_test.cc; do
   objects="$objects $(compile "$source" -O2)"

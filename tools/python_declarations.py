@@ -4,7 +4,7 @@
     tools/python_declarations.py           writes python/entrain/_declarations.py and _options.py
     tools/python_declarations.py --check   compares, and exits with 1 if one differs
 
-_options.py has the options of EDiT and ACCO that are one number each, from lib/train/edit_option_list.h and acco_option_list.h.
+_options.py has the options of EDiT and ACCO that are one number each, from lib/train/edit/edit_option_list.h and acco_option_list.h.
 _declarations.py holds cffi's tables (out-of-line ABI mode): the package neither parses C when it is imported, which takes 0.1 s, nor
 needs a compiler. What remains of a header: types, enumerations, prototypes and the version macros. Comments, other directives,
 `extern "C"` and functions with a body go. mpi.h needs a compiler and is left out.

@@ -8,7 +8,7 @@
 
 #include "include/entrain/store.h"
 #include "lib/store/store.h"
-#include "lib/train/applicants.h"
+#include "lib/train/elastic/applicants.h"
 
 namespace entrain::api {
 

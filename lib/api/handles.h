@@ -31,10 +31,10 @@
 #include "lib/optim/optimizer.h"
 #include "lib/optim/wsam.h"
 #include "lib/store/store.h"
-#include "lib/train/gradient_channel.h"
-#include "lib/train/layer_shards.h"
-#include "lib/train/layer_sync.h"
-#include "lib/train/open_state.h"
+#include "lib/train/acco/gradient_channel.h"
+#include "lib/train/edit/layer_sync.h"
+#include "lib/train/shard/layer_shards.h"
+#include "lib/train/state/open_state.h"
 
 namespace entrain::api {
 

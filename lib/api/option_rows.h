@@ -15,8 +15,8 @@
 #include "lib/api/boundary.h"
 #include "lib/base/config.h"
 #include "lib/base/status.h"
-#include "lib/train/edit_options.h"
-#include "lib/train/gradient_channel_options.h"
+#include "lib/train/acco/gradient_channel_options.h"
+#include "lib/train/edit/edit_options.h"
 #include "lib/train/option_list.h"
 
 #define ENTRAIN_OPTION_VALUE(type, name, fallback, range, matters, why, shared, help) \

@@ -19,7 +19,7 @@
 #include "lib/comm/communicator.h"
 #include "lib/engine/engine.h"
 #include "lib/engine/work.h"
-#include "lib/train/worker.h"
+#include "lib/train/worker/worker.h"
 
 namespace entrain::api {
 

@@ -1,6 +1,5 @@
 #include "lib/kernels/kernels.h"
 
-#include "lib/kernels/tables.h"
 
 #if defined(ENTRAIN_KERNELS_X86)
 #include <cpuid.h>

@@ -1,6 +1,6 @@
 // The loops over the elements of large arrays, as a table of functions (Kernels) for each
 // instruction set. kernels_impl.inc has the loops. One source file per table compiles it
-// (kernels_base.cc, kernels_avx2.cc, ...).
+// (CMakeLists.txt).
 //
 // Rules for all functions:
 // - A pointer needs only the alignment of its element type. Counts are >= 0.
@@ -146,5 +146,26 @@ struct KernelTables {
   int count;
 };
 KernelTables AllKernels();
+
+// The tables of all instruction sets. Each is in the namespace of its source file. CMakeLists.txt
+// decides which of them are built for a target architecture.
+namespace base {
+extern const Kernels kKernels;
+}
+namespace avx2 {
+extern const Kernels kKernels;
+}
+namespace avx512 {
+extern const Kernels kKernels;
+}
+namespace avx512bf16 {
+extern const Kernels kKernels;
+}
+namespace avx512fp16 {
+extern const Kernels kKernels;
+}
+namespace neon {
+extern const Kernels kKernels;
+}
 
 }  // namespace entrain

@@ -85,4 +85,8 @@ absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const OptimizerConfig& 
       absl::StrCat("optimizer kind ", static_cast<int32_t>(config.kind), " is unknown"));
 }
 
+double ClipFactor(double norm, double phi) {
+  return std::min(1.0, phi / (norm + 1e-6));
+}
+
 }  // namespace entrain

@@ -69,4 +69,8 @@ struct OptimizerConfig {
 // Returns an error if a hyper-parameter is wrong. The error text contains its name and its value.
 absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const OptimizerConfig& config);
 
+// Returns beta = min(1, phi / (norm + 1e-6)). A vector whose norm is `norm` has at most norm phi
+// after multiplication by beta.
+double ClipFactor(double norm, double phi);
+
 }  // namespace entrain

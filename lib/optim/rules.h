@@ -1,5 +1,4 @@
-// The update rules of MakeOptimizer; each has a source file. MakeOptimizer must have checked the
-// hyper-parameters.
+// The update rules of MakeOptimizer, which must have checked the hyper-parameters.
 #pragma once
 
 #include <memory>

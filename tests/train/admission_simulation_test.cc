@@ -14,7 +14,7 @@
 #include "gtest/gtest.h"
 
 #include "lib/comm/mesh.h"
-#include "lib/train/layer_sync.h"
+#include "lib/train/edit/layer_sync.h"
 #include "tests/sim/virtual_job.h"
 #include "tests/train/replicas.h"
 #include "tests/train/rounds.h"

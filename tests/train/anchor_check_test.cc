@@ -13,7 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "lib/train/exchange.h"
+#include "lib/train/edit/exchange.h"
 #include "tests/support/ranks.h"
 #include "tests/train/edit_reference.h"
 #include "tests/train/rounds.h"
@@ -301,11 +301,11 @@ TEST(AnchorCheck, BehindFurtherStepsARepairedLayerBecomesTheAnchor) {
         rank.FlipAnchor(12);
       }
       ASSERT_EQ(rank.exchange().snapshots().Take(kOrder), absl::OkStatus());
-      rank.exchange().UseSnapshot(kOrder);
+      rank.exchange().snapshots().Use(kOrder);
       ASSERT_TRUE(rank.Meet(0).ok());
       rank.ExchangeLayers();
       rank.ForEach([](int, int64_t, float& value) { value += 1; });
-      rank.exchange().Merge(kOrder);
+      rank.exchange().snapshots().Merge(kOrder);
       rank.ForEach([&](int l, int64_t i, float& value) {
         const float anchor = rank.exchange().anchors().anchor(l)[i - rank.layer(l).first];
         EXPECT_EQ(value == anchor, rank.replica() == 1 && l == kStruckLayer) << l << " " << i;

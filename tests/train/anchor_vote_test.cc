@@ -1,9 +1,9 @@
-#include "lib/train/anchor_vote.h"
-
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+
+#include "lib/train/edit/anchor_guard.h"
 
 namespace entrain {
 namespace {

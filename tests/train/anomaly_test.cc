@@ -1,4 +1,4 @@
-#include "lib/train/anomaly.h"
+#include "lib/train/edit/anomaly.h"
 
 #include <cmath>
 #include <limits>

@@ -1,5 +1,5 @@
 // What the buffers of a round contain after Take, and what the caller's arrays contain.
-#include "lib/train/channel_buffers.h"
+#include "lib/train/acco/channel_buffers.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -7,6 +7,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+
+#include "tests/support/ranks.h"
 
 namespace entrain {
 namespace {
@@ -88,6 +90,28 @@ TEST_F(ChannelBuffersTest, PublishesOnlyTheParameters) {
   }
   EXPECT_EQ(buffers.params().data(), reinterpret_cast<std::byte*>(params_.data()));
   EXPECT_EQ(buffers.params().size(), kCount * sizeof(float));
+}
+
+TEST(ChannelBuffersCalls, SumAShardAndGatherAllShards) {
+  RunRanks(2, [](const std::shared_ptr<Communicator>& comm) {
+    constexpr int64_t kElements = 3;  // shards of 2 and 1
+    const Slab slab = *Slab::Make(std::vector<int64_t>{kElements}, 2, comm->rank());
+    const SlabLayer& layer = slab.layer(0);
+    ChannelOptions options;
+    options.count = kElements;
+    ChannelBuffers buffers(options);
+    ASSERT_EQ(buffers.Allocate(2), absl::OkStatus());
+    const auto ones = *OwnedBuffer::Allocate(kElements * static_cast<int64_t>(sizeof(float)));
+    std::fill_n(reinterpret_cast<float*>(ones.data()), kElements,
+                static_cast<float>(comm->rank() + 1));
+    buffers.Take(ones, false, layer);
+    ASSERT_EQ(comm->Run(buffers.Gradients(layer)), absl::OkStatus());
+    // The first element of the shard.
+    EXPECT_EQ(reinterpret_cast<const float*>(buffers.com())[comm->rank() == 0 ? 0 : 2], 3);
+    ASSERT_EQ(comm->Run(buffers.Parameters(layer)), absl::OkStatus());
+    const auto* const com = reinterpret_cast<const float*>(buffers.com());
+    EXPECT_THAT(std::vector<float>(com, com + layer.padded), ElementsAre(3, 3, 3, 0));
+  });
 }
 
 }  // namespace

@@ -12,8 +12,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "lib/train/channel_cut.h"
-#include "lib/train/gradient_channel.h"
+#include "lib/train/acco/channel_cut.h"
+#include "lib/train/acco/gradient_channel.h"
 #include "tests/support/ranks.h"
 #include "tests/train/trainee.h"
 

@@ -1,6 +1,6 @@
 // What a caller sees of a round that the worker runs. Rounds on a device, with their second job,
 // are in gradient_channel_device_test.
-#include "lib/train/channel_jobs.h"
+#include "lib/train/acco/channel_jobs.h"
 
 #include <cstring>
 #include <memory>
@@ -10,7 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "lib/train/channel_failure.h"
+#include "lib/train/acco/channel_ranks.h"
 #include "tests/support/ranks.h"
 
 namespace entrain {

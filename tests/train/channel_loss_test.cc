@@ -27,7 +27,7 @@
 
 #include "lib/base/crc32c.h"
 #include "lib/kernels/kernels.h"
-#include "lib/train/gradient_channel.h"
+#include "lib/train/acco/gradient_channel.h"
 #include "tests/support/processes.h"
 #include "tests/support/ranks.h"
 #include "tests/train/channel_reference.h"

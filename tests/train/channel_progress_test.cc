@@ -1,8 +1,8 @@
-#include "lib/train/channel_progress.h"
-
 #include <utility>
 
 #include "gtest/gtest.h"
+
+#include "lib/train/acco/round_state.h"
 
 namespace entrain {
 namespace {

@@ -1,6 +1,6 @@
 // The ranks of a channel, and the cuts of their shards. channel_loss_test and channel_join_test
 // have real losses and newcomers.
-#include "lib/train/channel_ranks.h"
+#include "lib/train/acco/channel_ranks.h"
 
 #include <memory>
 #include <vector>

@@ -1,6 +1,6 @@
 // Read returns what Fill has recorded. CheckLoaded refuses records from which another channel
 // cannot continue.
-#include "lib/train/channel_record.h"
+#include "lib/train/acco/channel_record.h"
 
 #include <cstring>
 #include <string>

@@ -2,7 +2,7 @@
 // threads, and rank 3 gives up. Each of the other ranks has come to a different place before it
 // learns of this. To play a rank that lacks the result of a call, the rank takes part in the call
 // and drops the result.
-#include "lib/train/channel_recovery.h"
+#include "lib/train/acco/channel_recovery.h"
 
 #include <barrier>
 #include <cstdint>
@@ -15,7 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "lib/train/gradient_round.h"
+#include "lib/train/acco/gradient_round.h"
 #include "tests/support/ranks.h"
 
 namespace entrain {
@@ -119,7 +119,7 @@ class Rank {
  private:
   static CallOptions Tagged() {
     CallOptions options;
-    options.user_tag = ChannelCalls::kDataTag;
+    options.user_tag = GradientRound::kDataTag;
     return options;
   }
   const int number_;

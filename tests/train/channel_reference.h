@@ -13,7 +13,7 @@
 
 #include "lib/kernels/kernels.h"
 #include "lib/optim/optimizer.h"
-#include "lib/train/penalty.h"
+#include "lib/train/edit/penalty.h"
 
 namespace entrain {
 

@@ -1,6 +1,6 @@
 // What belongs to the state of a channel, and when the state may be saved. gradient_channel_test
 // saves and loads whole runs.
-#include "lib/train/channel_state.h"
+#include "lib/train/acco/channel_state.h"
 
 #include <cstring>
 #include <memory>

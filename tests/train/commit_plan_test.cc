@@ -1,4 +1,4 @@
-#include "lib/train/commit_plan.h"
+#include "lib/train/acco/commit_plan.h"
 
 #include <algorithm>
 #include <deque>
@@ -11,7 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "lib/train/slab.h"
+#include "lib/train/shard/slab.h"
 
 namespace entrain {
 namespace {

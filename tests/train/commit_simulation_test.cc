@@ -15,7 +15,7 @@
 
 #include "lib/kernels/kernels.h"
 #include "lib/optim/optimizer.h"
-#include "lib/train/gradient_channel.h"
+#include "lib/train/acco/gradient_channel.h"
 #include "tests/sim/virtual_job.h"
 
 namespace entrain {

@@ -1,5 +1,5 @@
 // The table of delay_rule.h, row by row.
-#include "lib/train/delay_rule.h"
+#include "lib/train/acco/delay_rule.h"
 
 #include <vector>
 

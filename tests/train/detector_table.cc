@@ -11,7 +11,7 @@
 #include <random>
 #include <vector>
 
-#include "lib/train/anomaly.h"
+#include "lib/train/edit/anomaly.h"
 
 namespace entrain {
 namespace {

@@ -1,4 +1,4 @@
-#include "lib/train/edit_options.h"
+#include "lib/train/edit/edit_options.h"
 
 #include <functional>
 #include <limits>

@@ -6,7 +6,7 @@
 
 #include "gtest/gtest.h"
 
-#include "lib/train/layer_sync.h"
+#include "lib/train/edit/layer_sync.h"
 #include "tests/support/golden.h"
 #include "tests/train/replicas.h"
 

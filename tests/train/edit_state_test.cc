@@ -1,5 +1,5 @@
 // The state of an EDiT object whose parts the test makes and moves one by one.
-#include "lib/train/edit_state.h"
+#include "lib/train/edit/edit_state.h"
 
 #include <functional>
 #include <memory>

@@ -1,5 +1,5 @@
 // The members of exchanges without communicators. With them: recovery_test, join_test, loss_test.
-#include "lib/train/exchange_members.h"
+#include "lib/train/edit/exchange_members.h"
 
 #include <limits>
 

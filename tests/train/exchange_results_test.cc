@@ -1,4 +1,4 @@
-#include "lib/train/exchange_results.h"
+#include "lib/train/edit/exchange_results.h"
 
 #include <cmath>
 

@@ -1,11 +1,11 @@
-#include "lib/train/first_error.h"
-
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+
+#include "lib/train/edit/exchange_results.h"
 
 namespace entrain {
 namespace {

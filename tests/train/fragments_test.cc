@@ -1,4 +1,4 @@
-#include "lib/train/fragments.h"
+#include "lib/train/edit/fragments.h"
 
 #include <string>
 #include <utility>

@@ -11,7 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "lib/train/gradient_channel.h"
+#include "lib/train/acco/gradient_channel.h"
 #include "tests/support/golden.h"
 #include "tests/support/ranks.h"
 #include "tests/train/arrays.h"

@@ -12,7 +12,7 @@
 
 #include "gtest/gtest.h"
 
-#include "lib/train/gradient_channel.h"
+#include "lib/train/acco/gradient_channel.h"
 #include "tests/support/ranks.h"
 #include "tests/train/arrays.h"
 

@@ -1,6 +1,6 @@
 // The options of a gradient channel: refused values, values that must be equal on all ranks, and
 // the learning rate.
-#include "lib/train/gradient_channel_options.h"
+#include "lib/train/acco/gradient_channel_options.h"
 
 #include <cmath>
 #include <cstdint>
@@ -144,10 +144,10 @@ TEST(ChannelOptions, WhatRanksMustGiveAlikeIsInTheirRows) {
     names.push_back(value.name);
   }
   EXPECT_THAT(names,
-              testing::ElementsAre("count", "params_dtype", "wire_dtype", "method",
-                                   "warmup_rounds", "clip_norm", "lr", "min_lr", "schedule_warmup",
-                                   "schedule_total", "schedule_unit", "limit_unit", "limit",
-                                   "on_loss", "admit", "group_count", "identity: which keys"));
+              testing::ElementsAre("count", "params_dtype", "wire_dtype", "method", "warmup_rounds",
+                                   "clip_norm", "lr", "min_lr", "schedule_warmup", "schedule_total",
+                                   "schedule_unit", "limit_unit", "limit", "on_loss", "admit",
+                                   "group_count", "identity: which keys"));
 }
 
 TEST(ChannelOptions, TheRateRisesLinearlyAndFallsAsACosine) {

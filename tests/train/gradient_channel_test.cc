@@ -1,6 +1,6 @@
 // ACCO and its baselines: properties for any counts, checkpoints, errors and ends of runs.
 
-#include "lib/train/gradient_channel.h"
+#include "lib/train/acco/gradient_channel.h"
 
 #include <algorithm>
 #include <chrono>

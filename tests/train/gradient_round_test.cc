@@ -1,5 +1,5 @@
 // Rounds in sequence, without a channel: their results on all ranks, and their reports.
-#include "lib/train/gradient_round.h"
+#include "lib/train/acco/gradient_round.h"
 
 #include <cmath>
 #include <cstdint>

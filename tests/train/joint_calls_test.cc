@@ -1,5 +1,5 @@
 // Calls that all replicas make together: who lacks an outcome, and gets it.
-#include "lib/train/joint_calls.h"
+#include "lib/train/state/joint_calls.h"
 
 #include <functional>
 #include <memory>

@@ -1,6 +1,6 @@
 // Parameters and gradients bound by layer: the run has the same bits in f32 as with slabs. Also the
 // values that bf16 keeps, and EDiT beside the caller's own sharding.
-#include "lib/train/layer_arrays.h"
+#include "lib/train/shard/layer_arrays.h"
 
 #include <cmath>
 #include <cstdlib>

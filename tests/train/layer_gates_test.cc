@@ -1,5 +1,5 @@
 // Gates over a worker of the host. Its turns only record that they ran.
-#include "lib/train/layer_gates.h"
+#include "lib/train/edit/layer_gates.h"
 
 #include <memory>
 #include <thread>
@@ -9,7 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "lib/train/worker.h"
+#include "lib/train/worker/worker.h"
 
 namespace entrain {
 namespace {

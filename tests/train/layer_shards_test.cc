@@ -1,4 +1,4 @@
-#include "lib/train/layer_shards.h"
+#include "lib/train/shard/layer_shards.h"
 
 #include <cmath>
 #include <cstring>

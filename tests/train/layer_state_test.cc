@@ -1,5 +1,5 @@
 // The state of a layer, sent from one rank of a sync group to the others.
-#include "lib/train/layer_state.h"
+#include "lib/train/edit/layer_state.h"
 
 #include <memory>
 #include <utility>

@@ -1,6 +1,6 @@
 // EDiT end to end: when it exchanges, how much it sends, and how it fails.
 
-#include "lib/train/layer_sync.h"
+#include "lib/train/edit/layer_sync.h"
 
 #include <chrono>
 #include <cmath>

@@ -27,7 +27,7 @@
 
 #include "lib/base/status.h"
 #include "lib/checkpoint/checkpoint_file.h"
-#include "lib/train/replica_world.h"
+#include "lib/train/elastic/replica_world.h"
 #include "tests/support/processes.h"
 #include "tests/support/ranks.h"
 #include "tests/train/edit_reference.h"

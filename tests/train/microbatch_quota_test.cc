@@ -1,4 +1,4 @@
-#include "lib/train/microbatch_quota.h"
+#include "lib/train/acco/microbatch_quota.h"
 
 #include "gtest/gtest.h"
 

@@ -1,6 +1,6 @@
 // EDiT's state in the caller's memory: it is read array by array and set again. Also checkpoints
 // that functions write and read.
-#include "lib/train/open_state.h"
+#include "lib/train/state/open_state.h"
 
 #include <algorithm>
 #include <fstream>

@@ -1,5 +1,5 @@
 // The factors of an outer step, compared with its equation over whole vectors (outer_optimizer.h).
-#include "lib/train/outer_optimizer.h"
+#include "lib/train/edit/outer_optimizer.h"
 
 #include <cmath>
 #include <string>
@@ -8,7 +8,7 @@
 
 #include "gtest/gtest.h"
 
-#include "lib/train/penalty.h"
+#include "lib/train/edit/penalty.h"
 
 namespace entrain {
 namespace {

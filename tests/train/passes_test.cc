@@ -5,7 +5,7 @@
 
 #include "gtest/gtest.h"
 
-#include "lib/kernels/tables.h"
+#include "lib/kernels/kernels.h"
 #include "tests/train/replicas.h"
 
 namespace entrain {

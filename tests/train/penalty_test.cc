@@ -1,4 +1,4 @@
-#include "lib/train/penalty.h"
+#include "lib/train/edit/penalty.h"
 
 #include <cmath>
 #include <limits>
@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "lib/optim/optimizer.h"
 #include "tests/support/golden.h"
 
 namespace entrain {

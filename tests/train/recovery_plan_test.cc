@@ -1,4 +1,4 @@
-#include "lib/train/recovery_plan.h"
+#include "lib/train/edit/recovery_plan.h"
 
 #include <memory>
 #include <string>

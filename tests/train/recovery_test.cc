@@ -1,6 +1,6 @@
 // Recovery over real exchanges: the last of three replicas gives up, at chosen places of a round.
 // The results are compared with a readable reference, and between the ranks bit for bit.
-#include "lib/train/recovery.h"
+#include "lib/train/edit/recovery.h"
 
 #include <algorithm>
 #include <barrier>
@@ -16,6 +16,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "lib/train/edit/round_runner.h"
 #include "tests/support/ranks.h"
 #include "tests/train/edit_reference.h"
 #include "tests/train/rounds.h"
@@ -81,7 +82,10 @@ class Rank {
   }
   void Judge() {
     if (round_->finished() < 0) {
-      ASSERT_EQ(round_->Judge(*exchange_, 0), absl::OkStatus());
+      const absl::StatusOr<bool> exchanges =
+          exchange_->Judge(round_->order(), round_->standing(), 0);
+      ASSERT_EQ(exchanges.status(), absl::OkStatus());
+      round_->SetJudged(*exchanges);
       results_.Met(exchange_->rendezvous().table(), round_->standing().round);
     }
   }
@@ -107,7 +111,7 @@ class Rank {
   }
   void Finish(int turns) {
     while (round_->finished() < turns) {
-      ASSERT_TRUE(round_->RunTurn(*exchange_).ok());
+      ASSERT_TRUE(MakeTurn(*round_, *exchange_).ok());
     }
   }
   // Begins layers, so that other ranks can finish them. A turn begins the layer after it too.
@@ -247,7 +251,7 @@ void LoseOne(Reaches first, Reaches second, const EditOptions& options) {
     if (!is_ahead) {
       rank.Judge();
       while (!rank.round()->arrived()) {
-        ASSERT_TRUE(rank.round()->RunTurn(rank.exchange()).ok());
+        ASSERT_TRUE(MakeTurn(*rank.round(), rank.exchange()).ok());
       }
       rank.BeginRound(2);
     }

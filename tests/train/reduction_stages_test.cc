@@ -1,9 +1,9 @@
-#include "lib/train/reduction_stages.h"
-
 #include <string>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+
+#include "lib/train/shard/layer_shards.h"
 
 namespace entrain {
 namespace {

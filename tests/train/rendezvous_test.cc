@@ -1,4 +1,4 @@
-#include "lib/train/rendezvous.h"
+#include "lib/train/edit/rendezvous.h"
 
 #include <string>
 #include <vector>

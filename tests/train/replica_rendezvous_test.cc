@@ -1,6 +1,6 @@
 // The rendezvous itself: its table on all replicas, flags, and the counters that a repair takes over.
 // Which anchors are repaired, over whole exchanges: anchor_check_test.
-#include "lib/train/replica_rendezvous.h"
+#include "lib/train/edit/replica_rendezvous.h"
 
 #include <cmath>
 #include <limits>

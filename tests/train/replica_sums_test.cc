@@ -1,4 +1,4 @@
-#include "lib/train/replica_sums.h"
+#include "lib/train/edit/replica_sums.h"
 
 #include <vector>
 

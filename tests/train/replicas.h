@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "lib/comm/mesh.h"
-#include "lib/train/layer_shards.h"
-#include "lib/train/layer_sync.h"
+#include "lib/train/edit/layer_sync.h"
+#include "lib/train/shard/layer_shards.h"
 
 namespace entrain {
 

@@ -1,4 +1,4 @@
-#include "lib/train/round_closing.h"
+#include "lib/train/edit/round_closing.h"
 
 #include <utility>
 #include <vector>
@@ -6,7 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "lib/train/rendezvous.h"
+#include "lib/train/edit/rendezvous.h"
 
 namespace entrain {
 namespace {

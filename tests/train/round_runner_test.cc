@@ -1,6 +1,6 @@
 // The jobs of rounds over a worker whose jobs the test lets run one by one. The exchange is that of
 // a replica alone.
-#include "lib/train/round_runner.h"
+#include "lib/train/edit/round_runner.h"
 
 #include <memory>
 #include <string>
@@ -119,7 +119,7 @@ TEST(RoundRunner, SealedAnchorsAreShown) {
 TEST(RoundRunner, AMergeFollowsTheLastTurnAndPrecedesTheCallersNextWork) {
   Stage stage;
   ASSERT_EQ(stage.exchange.snapshots().Take({0, 1}), absl::OkStatus());
-  stage.exchange.UseSnapshot({0, 1});
+  stage.exchange.snapshots().Use({0, 1});
   stage.params = {2, 3, 4, 5, 6};  // a step since the snapshot
   const auto round = ExchangeRound::Arrived({0, 1}, 3);
   bool in_use = false;
@@ -132,6 +132,27 @@ TEST(RoundRunner, AMergeFollowsTheLastTurnAndPrecedesTheCallersNextWork) {
   EXPECT_TRUE(in_use) << "merged before the round was over";
   EXPECT_FALSE(stage.exchange.snapshots().in_use(0));
   EXPECT_EQ(round->state(), ExchangeRound::State::kMerged);
+}
+
+// A round behind further steps exchanges the snapshot. Without an exchange the snapshot is dropped.
+TEST(RoundRunner, ARoundBehindUsesItsSnapshotUntilItIsMerged) {
+  for (const uint64_t steps : {uint64_t{1}, uint64_t{0}}) {
+    Stage stage;
+    stage.worker.Limit(Worker::kNoLimit);
+    ASSERT_EQ(stage.exchange.snapshots().Take({0, 1}), absl::OkStatus());
+    const auto round = std::make_shared<ExchangeRound>(std::vector<int>{0, 1},
+                                                       Standing{.steps = 5, .steps_since = steps},
+                                                       /*behind=*/true, ExchangeRound::InFlight{});
+    round->Allow(1);
+    EXPECT_EQ(stage.worker.Wait(stage.runner.PostJudge(round, 0)), absl::OkStatus());
+    EXPECT_TRUE(stage.exchange.snapshots().in_use(0));
+    EXPECT_EQ(round->exchanges(), steps > 0);
+    stage.runner.PostTurn(round);
+    round->set_last_job(stage.runner.PostTurn(round));
+    ASSERT_EQ(stage.runner.Merge(round), absl::OkStatus());
+    EXPECT_FALSE(stage.exchange.snapshots().in_use(0));
+    EXPECT_EQ(round->state(), ExchangeRound::State::kMerged);
+  }
 }
 
 TEST(RoundRunner, AFailedJobNamesTheExchangeAndEndsTheObject) {

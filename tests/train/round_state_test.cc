@@ -1,11 +1,11 @@
 // The phases of rounds, their numbers and their results, without ranks.
-#include "lib/train/round_state.h"
+#include "lib/train/acco/round_state.h"
 
 #include <cmath>
 
 #include "gtest/gtest.h"
 
-#include "lib/train/channel_transfer.h"
+#include "lib/train/acco/channel_transfer.h"
 
 namespace entrain {
 namespace {

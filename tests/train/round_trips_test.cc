@@ -16,8 +16,8 @@
 
 #include "lib/comm/mesh.h"
 #include "lib/optim/optimizer.h"
-#include "lib/train/gradient_channel.h"
-#include "lib/train/layer_sync.h"
+#include "lib/train/acco/gradient_channel.h"
+#include "lib/train/edit/layer_sync.h"
 #include "tests/sim/virtual_job.h"
 #include "tests/train/replicas.h"
 

@@ -1,5 +1,5 @@
 // The votes of ranks, without ranks.
-#include "lib/train/round_votes.h"
+#include "lib/train/acco/round_votes.h"
 
 #include <cmath>
 #include <string>

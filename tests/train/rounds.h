@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 
-#include "lib/train/layer_sync.h"
+#include "lib/train/edit/layer_sync.h"
 #include "tests/train/replicas.h"
 
 namespace entrain {

@@ -1,11 +1,10 @@
-#include "lib/train/rounds_behind.h"
-
 #include <memory>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "lib/train/edit/exchange_round.h"
 #include "tests/train/visited.h"
 
 namespace entrain {

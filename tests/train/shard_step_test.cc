@@ -1,6 +1,6 @@
 // The three kinds of steps, compared with the equations of delay_rule.h with the library's
 // optimizer on whole arrays.
-#include "lib/train/shard_step.h"
+#include "lib/train/acco/shard_step.h"
 
 #include <algorithm>
 #include <cstddef>

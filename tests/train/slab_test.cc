@@ -1,4 +1,4 @@
-#include "lib/train/slab.h"
+#include "lib/train/shard/slab.h"
 
 #include <vector>
 

@@ -1,5 +1,5 @@
 // Snapshots of theta on the host: what a merge makes of theta, of both types, and late replicas.
-#include "lib/train/snapshots.h"
+#include "lib/train/edit/snapshots.h"
 
 #include <cmath>
 #include <cstring>

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
-#include "lib/train/layer_sync.h"
+#include "lib/train/edit/layer_sync.h"
 #include "tests/train/replicas.h"
 
 namespace entrain {

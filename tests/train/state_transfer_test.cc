@@ -1,5 +1,5 @@
 // Parts of the admission of newcomers: numbers, ranges, hashes, and the transfer of the state.
-#include "lib/train/state_transfer.h"
+#include "lib/train/elastic/state_transfer.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -13,7 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "lib/train/admission_meeting.h"
+#include "lib/train/elastic/admission_meeting.h"
 #include "tests/support/ranks.h"
 
 namespace entrain {

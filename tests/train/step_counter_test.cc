@@ -1,4 +1,4 @@
-#include "lib/train/step_counter.h"
+#include "lib/train/edit/step_counter.h"
 
 #include <cmath>
 #include <limits>

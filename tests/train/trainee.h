@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "lib/train/layer_sync.h"
+#include "lib/train/edit/layer_sync.h"
 #include "tests/train/replicas.h"
 
 namespace entrain {

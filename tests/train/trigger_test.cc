@@ -1,4 +1,4 @@
-#include "lib/train/trigger.h"
+#include "lib/train/edit/trigger.h"
 
 #include <algorithm>
 #include <memory>

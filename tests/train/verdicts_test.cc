@@ -1,5 +1,5 @@
 // Decisions about replicas from tables of rendezvous. The weights themselves: penalty_test.
-#include "lib/train/verdicts.h"
+#include "lib/train/edit/verdicts.h"
 
 #include <cmath>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "lib/train/worker.h"
+#include "lib/train/worker/worker.h"
 
 #include <atomic>
 #include <memory>

@@ -1,0 +1,92 @@
+#include "lib/train/elastic/applicants.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "lib/base/log.h"
+#include "lib/base/status.h"
+#include "lib/comm/applications.h"
+#include "lib/comm/runtime.h"
+#include "lib/train/elastic/admission_meeting.h"
+#include "lib/train/worker/worker.h"
+
+namespace entrain {
+
+absl::StatusOr<std::shared_ptr<Store>> Applicants::Open(const Stop& stop) {
+  if (store_ == nullptr) {
+    ENTRAIN_ASSIGN_OR_RETURN(store_, open_(stop));
+  }
+  return store_;
+}
+
+int64_t Applicants::Count() {
+  Worker::Doing("newcomers: looking into the store", kLookNs + kSecond);
+  const Stop stop{Deadline::After(kLookNs)};
+  const auto count = [&]() -> absl::StatusOr<int64_t> {
+    ENTRAIN_ASSIGN_OR_RETURN(const std::shared_ptr<Store> store, Open(stop));
+    return CountApplications(*store, name_, stop);
+  };
+  const absl::StatusOr<int64_t> waiting = count();
+  if (waiting.ok()) {
+    silent_ = false;
+    return *waiting;
+  }
+  if (!std::exchange(silent_, true)) {
+    ENTRAIN_LOG(kWarning, object_,
+                ": newcomers: the store does not answer: ", waiting.status().message());
+  }
+  return 0;
+}
+
+absl::StatusOr<std::shared_ptr<Communicator>> Applicants::Grow(Communicator& from, int least,
+                                                               int most, int64_t timeout_ns) {
+  GrowOptions options;
+  options.store = [this](const Stop& stop) { return Open(stop); };
+  options.min_newcomers = least;
+  options.max_newcomers = most;
+  options.timeout_ns = timeout_ns;
+  options.attempt_ns = kAdmissionNs;
+  options.name = name_;
+  Worker::Doing("newcomers: connecting them", 2 * timeout_ns);
+  return from.Grow(options);
+}
+
+absl::StatusOr<uint64_t> GroupOf(Communicator& own) {
+  const PeerId& id = own.runtime().id();
+  uint64_t group = 0;
+  std::memcpy(&group, id.data(), std::min(sizeof(group), id.size()));
+  ENTRAIN_RETURN_IF_ERROR(own.Broadcast(&group, 1, DType::kU64, /*root=*/0));
+  return group;
+}
+
+absl::Status ApplyUntilTakenIn(
+    absl::string_view object, Communicator& own, const OpenStoreFn& open, const std::string& name,
+    int64_t wait_ns,
+    absl::FunctionRef<absl::Status(const std::shared_ptr<Communicator>& world)> attempt) {
+  const Deadline until = Deadline::After(wait_ns);
+  ENTRAIN_ASSIGN_OR_RETURN(const auto store, open({until}));
+  absl::Status last;
+  while (true) {
+    const int64_t left_ns = std::max<int64_t>(until.at_ns - Clock::Real().Now(), 1);
+    const auto world = own.JoinOther(store, name, left_ns);
+    if (!world.ok()) {
+      return last.ok() ? world.status()
+                       : Annotate(world.status(),
+                                  absl::StrCat("after an attempt (", last.message(), ")"));
+    }
+    last = attempt(*world);
+    if (last.ok()) {
+      return last;
+    }
+    (*world)->LeaveWith(absl::AbortedError(last.message()));
+    if (absl::IsDataLoss(last) || absl::IsInvalidArgument(last)) {
+      return last;
+    }
+    ENTRAIN_LOG(kInfo, object, ": joining: applying again: ", last.message());
+  }
+}
+
+}  // namespace entrain
