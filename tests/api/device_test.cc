@@ -275,7 +275,7 @@ TEST(OnDevice, CollectivesFollowTheCallersStream) {
              ASSERT_OK(entrain_barrier(self.comm, nullptr, nullptr));
              TestDevice().FreePinned(*pinned);
            },
-           {.transports = "inproc,cuda"});
+           {.transports = "inproc"});
 }
 
 // ---- ACCO
@@ -398,7 +398,7 @@ TEST(OnDevice, AccoHasTheBitsOfTheHost) {
              entrain_optim_destroy(adamw);
              ASSERT_OK(entrain_barrier(self.comm, nullptr, nullptr));
            },
-           {.transports = "inproc,cuda"});
+           {.transports = "inproc"});
 }
 
 TEST(OnDevice, AChannelGoesFromStreamToStream) {
@@ -419,7 +419,7 @@ TEST(OnDevice, AChannelGoesFromStreamToStream) {
              entrain_optim_destroy(adamw);
              ASSERT_OK(entrain_barrier(self.comm, nullptr, nullptr));
            },
-           {.transports = "inproc,cuda"});
+           {.transports = "inproc"});
 }
 
 TEST(OnDevice, AccoRefusesMemoryThatIsNotThere) {
@@ -585,7 +585,7 @@ TEST(OnDevice, EditHasTheBitsOfTheHost) {
                           ENTRAIN_INVALID_ARGUMENT, "is not memory of device 0, as memory 1 says");
              ASSERT_OK(entrain_barrier(self.comm, nullptr, nullptr));
            },
-           {.transports = "inproc,cuda"});
+           {.transports = "inproc"});
 }
 
 TEST(OnDevice, AShardGoesFromStreamToStream) {
@@ -605,7 +605,7 @@ TEST(OnDevice, AShardGoesFromStreamToStream) {
              other.Finish();  // the stream is destroyed before the shard
              ASSERT_OK(entrain_barrier(self.comm, nullptr, nullptr));
            },
-           {.transports = "inproc,cuda"});
+           {.transports = "inproc"});
 }
 
 TEST(OnDevice, ShardsRefuseMemoryThatIsNotThere) {
