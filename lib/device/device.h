@@ -82,7 +82,9 @@ class Device {
   // added in another order. This order is the same on every device of one kind. The functions
   // enqueue work on the stream of the calling thread's KernelStream. A function that returns a
   // number blocks until the number is known, at most for the limit of the KernelStream. The
-  // functions read arrays of pointers and of weights before they return.
+  // functions read arrays of pointers and of weights before they return. The table has neither
+  // combine nor combine_agreeing: the contributions of ranks are combined on hosts, or by the
+  // library that does the call.
   virtual const Kernels& kernels() const = 0;
 };
 
