@@ -9,7 +9,6 @@
 #include "lib/base/status.h"
 #include "lib/comm/comm_core.h"
 #include "lib/device/calls/device_call.h"
-#include "lib/device/calls/factory.h"
 #include "lib/device/registry.h"
 
 namespace entrain {

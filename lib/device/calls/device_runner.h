@@ -24,6 +24,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -31,6 +32,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
 
 #include "lib/base/call.h"
 #include "lib/comm/device_calls.h"
@@ -84,5 +86,17 @@ class DeviceRunner final : public DeviceCalls {
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread runner_ ABSL_GUARDED_BY(mutex_);
 };
+
+// The factory of calls on device memory in this build, for RuntimeOptions::device_calls.
+#if !defined(ENTRAIN_HAVE_DEVICE)
+#error "link with entrain_device_side, which says whether the build has the device side"
+#elif ENTRAIN_HAVE_DEVICE
+absl::StatusOr<std::unique_ptr<DeviceCalls>> MakeDeviceCalls(
+    std::shared_ptr<CommCore> core, absl::Span<const std::string> transports);
+inline constexpr DeviceCallsFactory kDeviceCalls = MakeDeviceCalls;
+#else
+// The build has no device side (ENTRAIN_DEVICE).
+inline constexpr DeviceCallsFactory kDeviceCalls = nullptr;
+#endif
 
 }  // namespace entrain
