@@ -83,7 +83,6 @@ double ParseRate(const std::string& text) {
 // This has the times of one call, computed from those of all nodes.
 struct Taken {
   double seconds = 0, node0 = 0;
-  double begun = 0;  // 0: not known
 };
 
 Taken TimeOne(Nodes& nodes, const Exchange& exchange, double silence) {
@@ -99,7 +98,7 @@ Taken TimeOne(Nodes& nodes, const Exchange& exchange, double silence) {
     last_begun = std::max(last_begun, all[i]);
     last_ended = std::max(last_ended, all[i + 1]);
   }
-  return {last_ended - last_begun, all[1] - last_begun, last_begun};
+  return {last_ended - last_begun, all[1] - last_begun};
 }
 
 void Write(const Nodes& nodes, const CallOptions& options, const Exchange& exchange,
@@ -122,9 +121,6 @@ void Write(const Nodes& nodes, const CallOptions& options, const Exchange& excha
                {"silence", call == "silent" ? options.silence : 0},
                {"sent_bytes", std::llround(exchange.sent)},
                {"round_trip_found", nodes.round_trip()}});
-  if (median.begun > 0) {
-    line["begun"] = median.begun;
-  }
   const double bound = options.rate > 0 ? exchange.sent * 8 / (options.rate * kPayload) : 0;
   if (options.rate > 0) {
     line["bound"] = bound;
@@ -143,7 +139,7 @@ std::vector<Taken> TimeInARow(Nodes& nodes, const CallOptions& options, const Ex
   std::vector<Taken> taken;
   const auto calls = static_cast<size_t>(options.calls);
   for (size_t i = 0; i < calls; ++i) {
-    Taken one{0, all[i], 0};
+    Taken one{0, all[i]};
     for (size_t at = i; at < all.size(); at += calls) {
       one.seconds = std::max(one.seconds, all[at]);
     }

@@ -87,8 +87,7 @@ struct Exchange {
 
 // Times the exchange. Node 0 writes a JSON line for the first call, one for the later calls, and
 // one for the call after silence. "seconds" is the time from the moment when the last node began
-// until the last node had ended; of later calls it is the median. "begun" is the moment when that
-// call began, on the clock of SecondsNow. All nodes call it together.
+// until the last node had ended; of later calls it is the median. All nodes call it together.
 void TimeCalls(Nodes& nodes, const CallOptions& options, const Exchange& exchange);
 
 }  // namespace entrain

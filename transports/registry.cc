@@ -36,16 +36,16 @@ constexpr TransportFactory kRegistry[] = {
     {"tcp", CreateTcpTransport},
 };
 
-// Users may list these names among the transports. They are not transports, but methods for calls
-// on device memory (lib/device/calls).
-constexpr const char* kForDevices[] = {"cuda", "nccl", "node_groups"};
+// Users may list this name among the transports. It is not a transport, but a method for calls on
+// device memory (lib/device/calls).
+constexpr const char* kForDevices = "nccl";
 
 std::string KnownNames() {
   return absl::StrJoin(kRegistry, ", ",
                        [](std::string* out, const TransportFactory& factory) {
                          absl::StrAppend(out, factory.name);
                        }) +
-         ", " + absl::StrJoin(kForDevices, ", ");
+         ", " + kForDevices;
 }
 
 }  // namespace
@@ -65,7 +65,7 @@ absl::StatusOr<std::vector<std::string>> ParseTransports(absl::string_view text)
     const bool known =
         std::any_of(std::begin(kRegistry), std::end(kRegistry),
                     [&](const TransportFactory& factory) { return asked[i] == factory.name; }) ||
-        std::count(std::begin(kForDevices), std::end(kForDevices), asked[i]) > 0;
+        asked[i] == kForDevices;
     if (!known) {
       return absl::InvalidArgumentError(absl::StrCat("transports \"", text, "\": \"", asked[i],
                                                      "\" is not a transport of this build (",
@@ -82,10 +82,8 @@ absl::StatusOr<std::vector<std::string>> ParseTransports(absl::string_view text)
       names.emplace_back(factory.name);
     }
   }
-  for (const char* const name : kForDevices) {
-    if (asked.empty() || std::find(asked.begin(), asked.end(), name) != asked.end()) {
-      names.emplace_back(name);
-    }
+  if (asked.empty() || std::find(asked.begin(), asked.end(), kForDevices) != asked.end()) {
+    names.emplace_back(kForDevices);
   }
   return names;
 }

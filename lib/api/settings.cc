@@ -10,7 +10,7 @@
 #include "lib/base/config.h"
 #include "lib/base/log.h"
 #include "lib/base/status.h"
-#include "lib/device/calls/factory.h"
+#include "lib/device/calls/device_runner.h"
 
 namespace entrain::api {
 namespace {

@@ -12,8 +12,6 @@
 
 namespace entrain {
 
-struct PartGroup;
-
 // From CallFunnel.
 struct Admitted {
   std::shared_ptr<const Plan> plan;
@@ -30,8 +28,7 @@ struct CallBegin {
   OwnedBuffer staged = {};
   Progress from = {};  // the progress that the inline path has made
   int64_t started_ns = 0;
-  RefPtr<Work> whole = {};           // the work of which this call is a part, or null
-  const PartGroup* among = nullptr;  // the ranks that exchange the call; null: all ranks
+  RefPtr<Work> whole = {};  // the work of which this call is a part, or null
 };
 
 }  // namespace entrain

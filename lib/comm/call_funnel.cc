@@ -57,11 +57,11 @@ absl::StatusOr<OwnedBuffer> CallFunnel::Stage(Call* call) {
   return staged;
 }
 
-absl::Status CallFunnel::Furnish(Planner& planner, const Call& call, Admitted* admitted) {
+absl::Status CallFunnel::Furnish(const Call& call, Admitted* admitted) {
   if (end_.ended()) {
     return end_.status();
   }
-  ENTRAIN_ASSIGN_OR_RETURN(admitted->plan, planner.PlanFor(call));
+  ENTRAIN_ASSIGN_OR_RETURN(admitted->plan, planner_.PlanFor(call));
   const Plan& plan = *admitted->plan;
   if (const int64_t bytes = plan.SlotBytes(call.reduction); bytes > 0) {
     ENTRAIN_ASSIGN_OR_RETURN(admitted->scratch, pool_.Take(bytes * plan.window));
@@ -75,7 +75,7 @@ absl::Status CallFunnel::Furnish(Planner& planner, const Call& call, Admitted* a
 absl::Status CallFunnel::AdmitLocked(const Call& call, Admitted* admitted) {
   // Furnish may fail for lack of memory, so it runs before the call takes a number. A failed call
   // then uses up no number, and later calls of this rank still match those of the other ranks.
-  ENTRAIN_RETURN_IF_ERROR(Furnish(planner_, call, admitted));
+  ENTRAIN_RETURN_IF_ERROR(Furnish(call, admitted));
   admitted->waits = MustWait(call);
   admitted->wiring = admitted->waits ? Unnumbered(call) : Numbered(call);
   return absl::OkStatus();
@@ -91,7 +91,7 @@ absl::StatusOr<RefPtr<Work>> CallFunnel::Start(Call call, int64_t now_ns) {
   ENTRAIN_RETURN_IF_ERROR(AdmitLocked(call, &admitted));
   calls_.fetch_add(1, std::memory_order_relaxed);
   RefPtr<CallWork> work =
-      shell_.Submit(std::move(admitted), {call, std::move(staged), {}, now_ns, {}, nullptr});
+      shell_.Submit(std::move(admitted), {call, std::move(staged), {}, now_ns, {}});
   if (work->waits()) {
     // The driver may start the work before this thread puts it in its line. The driver cannot miss
     // the work, because TakeTurns needs the lock that this thread holds.
@@ -123,38 +123,15 @@ absl::StatusOr<std::vector<Wiring>> CallFunnel::TakeNumbers(const Call& call, si
 }
 
 absl::StatusOr<RefPtr<Work>> CallFunnel::LaunchPart(const Call& part, const Wiring& number,
-                                                    RefPtr<Work> whole, int64_t started_ns,
-                                                    PartGroup* among) {
+                                                    RefPtr<Work> whole, int64_t started_ns) {
   Admitted admitted;
   {
     absl::MutexLock lock(&mutex_);
-    ENTRAIN_RETURN_IF_ERROR(Furnish(among == nullptr ? planner_ : among->planner, part, &admitted));
+    ENTRAIN_RETURN_IF_ERROR(Furnish(part, &admitted));
   }
   admitted.wiring = number;
-  if (among != nullptr) {
-    admitted.wiring.endpoints = among->endpoints;
-    admitted.wiring.contexts = among->contexts;
-  }
   return RefPtr<Work>::Adopt(
-      shell_.Submit(std::move(admitted), {part, {}, {}, started_ns, std::move(whole), among})
-          .Leak());
-}
-
-PartGroup* CallFunnel::AddGroup(Group group) {
-  std::vector<std::string> hosts;
-  std::vector<Endpoint*> endpoints;
-  std::vector<Context> contexts;
-  for (const int rank : group.ranks) {
-    hosts.push_back(peers_.member(rank).host_id);
-    endpoints.push_back(peers_.endpoint(rank));
-    contexts.push_back(peers_.context(rank));
-  }
-  absl::MutexLock lock(&mutex_);
-  Planner planner(group.me, Topology::FromHostIds(hosts), config_.overrides, config_.tuning,
-                  planner_.paths(), config_.determinism);
-  groups_.push_back(std::make_unique<PartGroup>(
-      PartGroup{std::move(group), std::move(endpoints), std::move(contexts), std::move(planner)}));
-  return groups_.back().get();
+      shell_.Submit(std::move(admitted), {part, {}, {}, started_ns, std::move(whole)}).Leak());
 }
 
 // ---- Numbers
@@ -248,7 +225,7 @@ std::vector<CallWork*> CallFunnel::TakeTurns(absl::FunctionRef<int(uint32_t)> se
       call.kind = CallKind::kRecv;
       call.root = work->peer() >= 0 ? work->peer() : sender(line->first);
       Admitted admitted;
-      if (call.root < 0 || !Furnish(planner_, call, &admitted).ok()) {
+      if (call.root < 0 || !Furnish(call, &admitted).ok()) {
         break;
       }
       admitted.wiring = Numbered(call);

@@ -83,13 +83,10 @@ class CallFunnel final {
   absl::StatusOr<std::vector<Wiring>> TakeNumbers(const Call& call, size_t count)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Starts one part of a call that consists of several calls. `number`: one of the numbers from
-  // TakeNumbers. `among`: the ranks that exchange the part; null: all ranks. If `among` is not
-  // null, the part's root is an index in this group. On an error the part was not started.
+  // TakeNumbers. On an error the part was not started.
   absl::StatusOr<RefPtr<Work>> LaunchPart(const Call& part, const Wiring& number,
-                                          RefPtr<Work> whole, int64_t started_ns,
-                                          PartGroup* among = nullptr) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Makes a group for LaunchPart. This object owns the group.
-  PartGroup* AddGroup(Group group) ABSL_LOCKS_EXCLUDED(mutex_);
+                                          RefPtr<Work> whole, int64_t started_ns)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns the number of started calls. Calls of the inline path are not counted.
   uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
   // Returns the default timeout of calls that are started from now on.
@@ -145,8 +142,7 @@ class CallFunnel final {
   // `call`. ContributionDiffers(*call) must be true (contribution.h).
   absl::StatusOr<OwnedBuffer> Stage(Call* call);
   // Gives the call its plan and its scratch.
-  absl::Status Furnish(Planner& planner, const Call& call, Admitted* admitted)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Furnish(const Call& call, Admitted* admitted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status AdmitLocked(const Call& call, Admitted* admitted)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Wiring Unnumbered(const Call& call) const;
@@ -168,7 +164,6 @@ class CallFunnel final {
 
   mutable absl::Mutex mutex_;
   Planner planner_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::unique_ptr<PartGroup>> groups_ ABSL_GUARDED_BY(mutex_);
   // Receives without a number, by tag, in program order. The first receive of a line accepts a
   // message from any peer. A message goes to the first receive that accepts it. So if no message
   // has come for the first receive, no message has come for the receives behind it.

@@ -49,13 +49,6 @@ void CallWork::GiveBuffers(BufferPool& pool) {
   pool.Give(std::move(begin_.staged));
 }
 
-int CallWork::WaitingFor() const {
-  const int place = executor_->WaitingFor();
-  return begin_.among == nullptr || place < 0
-             ? place
-             : begin_.among->group.ranks[static_cast<size_t>(place)];
-}
-
 FlightCall CallWork::flight_call() const {
   return {begin_.call.kind, executor_->descriptor(),      number(),
           peer(),           begin_.call.options.user_tag, executor_->algorithm(),
@@ -71,9 +64,7 @@ FlightState CallWork::flight_state() const {
 
 FlightOpen CallWork::flight_open() const {
   FlightOpen open{flight, flight_call(), flight_state(), {}, {}};
-  executor_->EachOpenTransfer([&](int place, Direction direction) {
-    const int rank =
-        begin_.among == nullptr ? place : begin_.among->group.ranks[static_cast<size_t>(place)];
+  executor_->EachOpenTransfer([&](int rank, Direction direction) {
     (direction == Direction::kRecv ? open.receives_from : open.sends_to).push_back(rank);
   });
   for (std::vector<int>* ranks : {&open.receives_from, &open.sends_to}) {

@@ -14,7 +14,6 @@
 #include "lib/base/call.h"
 #include "lib/comm/admitted.h"
 #include "lib/comm/flight_recorder.h"
-#include "lib/comm/planner.h"
 #include "lib/engine/engine.h"
 #include "lib/engine/executor.h"
 #include "lib/engine/work.h"
@@ -31,16 +30,6 @@ struct FlightOpen {
   FlightState state = FlightState::kPlanned;
   // The peers of the transfers that are posted and not complete, in increasing order of rank.
   std::vector<int> receives_from, sends_to;
-};
-
-// A group of ranks that exchange a part of a call. All ranks of the communicator take the numbers
-// of the parts (CallFunnel::TakeNumbers), also the ranks outside the group.
-struct PartGroup {
-  Group group;
-  // By index in the group. Wiring::endpoints and Wiring::contexts refer to these arrays.
-  std::vector<Endpoint*> endpoints;
-  std::vector<Context> contexts;
-  Planner planner;  // guarded by CallFunnel's mutex
 };
 
 // Returns a description of a call. `comm`: the communicator's name. `number`: as in Blame::sequence.
@@ -77,7 +66,7 @@ class CallWork final : public Work, public Job {
   Executor& executor() { return *executor_; }
   const Executor& executor() const { return *executor_; }
   // Returns a rank for which the call waits. -1: the call waits for no rank.
-  int WaitingFor() const;
+  int WaitingFor() const { return executor_->WaitingFor(); }
   // Returns the values for the flight recorder.
   FlightCall flight_call() const;
   FlightState flight_state() const;

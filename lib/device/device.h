@@ -27,14 +27,6 @@ struct Kernels;
 using StreamHandle = void*;
 using EventHandle = void*;
 
-// Device memory in a form that another process of this host can open.
-struct DeviceExport {
-  std::array<uint8_t, 64> allocation{};  // the driver's handle of the whole allocation
-  uint64_t begin = 0;                    // the allocation's address in the exporting process
-  int64_t bytes = 0;                     // size of the allocation
-  int64_t offset = 0;                    // offset of the memory in the allocation, in bytes
-};
-
 class Device {
  public:
   virtual ~Device() = default;
@@ -79,31 +71,20 @@ class Device {
   // DEADLINE_EXCEEDED at the deadline `give_up`.
   absl::Status Wait(EventHandle event, Deadline give_up);
 
-  // Export describes device memory for other processes. The memory comes from Allocate or from the
-  // caller. Open makes another process's memory readable and writable in this process until Close.
-  // Open fails for memory that this process has exported, because the driver forbids it. Export
-  // returns UNIMPLEMENTED for memory that the driver cannot export: managed memory, and memory of
-  // the driver's pools.
-  virtual absl::StatusOr<DeviceExport> Export(const void* memory) = 0;
-  // Returns the address of the allocation's first byte. Calls are counted: a second Open of an
-  // allocation returns the same address, and each Close undoes one Open.
-  virtual absl::StatusOr<void*> Open(const DeviceExport& memory) = 0;
-  virtual void Close(const DeviceExport& memory) = 0;
-
   // Returns a hash of `count` 32-bit words. Equal words have the same hash on every device.
   // Different words have different hashes, except by chance. Blocks. Returns DEADLINE_EXCEEDED at
   // the deadline `give_up`. The kernel may then still run.
   virtual absl::StatusOr<uint64_t> Hash(const void* words, int64_t count, StreamHandle stream,
                                         Deadline give_up) = 0;
 
-  // Returns the largest number of sources that one kernel can combine.
-  virtual int most_sources() const = 0;
   // Returns the table of the kernels that work on device memory. Arguments and results are as in
   // lib/kernels/kernels.h, bit for bit. Only sums of squares differ, because their elements are
   // added in another order. This order is the same on every device of one kind. The functions
   // enqueue work on the stream of the calling thread's KernelStream. A function that returns a
   // number blocks until the number is known, at most for the limit of the KernelStream. The
-  // functions read arrays of pointers and of weights before they return.
+  // functions read arrays of pointers and of weights before they return. The table has neither
+  // combine nor combine_agreeing: the contributions of ranks are combined on hosts, or by the
+  // library that does the call.
   virtual const Kernels& kernels() const = 0;
 };
 

@@ -1,22 +1,15 @@
-"""Runs bench/wan.py on two tiny cells and checks that its lines are complete: wan_test.py BUILD. Checks no times. Traces a tiny call by
-bench/way_trace.py, and draws the picture of docs/lab again from its files. Exits with 77 (skipped) if no cluster can be made here, or if its
-programs are not built; then only files are read and drawn."""
+"""Runs bench/wan.py on two tiny cells and checks that its lines are complete: wan_test.py BUILD. Checks no times. Exits with 77
+(skipped) if no cluster can be made here, or if its programs are not built."""
 
 import json
 import pathlib
-import re
 import subprocess
 import sys
 import tempfile
 import unittest
 
 BUILD = pathlib.Path(sys.argv.pop()).resolve() if len(sys.argv) > 1 else None
-ROOT = pathlib.Path(__file__).parents[2]
-SCRIPT = ROOT / "bench" / "wan.py"
-TRACE = ROOT / "bench" / "way_trace.py"
-PICTURE = ROOT / "docs" / "lab" / "wan-trace.svg"
-TRACES = [[PICTURE.with_suffix("") / f"{name}.csv" for name in names]
-          for names in (("all_reduce-before", "all_reduce-after", "plain-sockets"), ("edit-before", "edit-after"))]
+SCRIPT = pathlib.Path(__file__).parents[2] / "bench" / "wan.py"
 CALLS = ("first", "later", "silent")
 
 
@@ -65,47 +58,6 @@ class Wan(unittest.TestCase):
         self.assertIn('--subjects: "sync"', done.stderr)
         self.assertIn("no cell is left", self.call("--sites", "1", "--delay", "20").stderr)
 
-    def test_a_call_is_traced(self):
-        with tempfile.TemporaryDirectory() as folder:
-            path = pathlib.Path(folder, "trace.csv")
-            done = trace("--build", BUILD, "--delay", "10", "--calls", "1", "--out", path, "way-bench", "all_reduce", "1000000")
-            self.assertEqual(done.returncode, 0, done.stderr)
-            facts, *rows = path.read_text().splitlines()
-            self.assertEqual(trace("--read", path).stdout, done.stdout)
-        facts = json.loads(facts.removeprefix("# "))
-        self.assertEqual((facts["command"], facts["sent_bytes"]), ("way-bench all_reduce 1000000", 1000000))
-        self.assertEqual(rows[0], "ms,bytes")
-        # Bytes between two samples count as if they had left evenly, so a few may count before the call.
-        self.assertGreater(sum(int(row.split(",")[1]) for row in rows[1:]), 800000)
-
-
-def trace(*arguments):
-    return subprocess.run([TRACE, *arguments], capture_output=True, text=True, timeout=100)
-
-
-class Traces(unittest.TestCase):
-    def test_idle_time_ends_with_the_last_bytes(self):
-        facts = {"label": "some", "rate": "1gbit", "step_ms": 5, "seconds": 0.03, "bound": 0.01, "sent_bytes": 1200000}
-        with tempfile.TemporaryDirectory() as folder:
-            path = pathlib.Path(folder, "trace.csv")
-            path.write_text(f"# {json.dumps(facts)}\nms,bytes\n0,0\n5,600000\n10,0\n15,50000\n20,550000\n25,0\n")
-            done = trace("--read", path)
-        self.assertEqual(done.stdout.splitlines()[-1], "| some | 0.030 | 0.010 | 0.015 | 1.2 | 100 % |", done.stderr)
-
-    def test_the_picture_is_that_of_the_files(self):
-        with tempfile.TemporaryDirectory() as folder:
-            path = pathlib.Path(folder, "again.svg")
-            done = trace("--read", *TRACES[0], "--read", *TRACES[1], "--picture", path)
-            if "needs matplotlib" in done.stderr:
-                self.skipTest("matplotlib is not installed")
-            self.assertEqual(done.returncode, 0, done.stderr)
-            drawn = path.read_text()
-        self.assertLess(max(len(drawn), PICTURE.stat().st_size), 100_000)
-        titles = re.findall(">([^<>]* s; link idle [^<>]*)<", drawn)
-        self.assertEqual(len(titles), sum(map(len, TRACES)))
-        self.assertEqual(re.findall(">([^<>]* s; link idle [^<>]*)<", PICTURE.read_text()), titles)
-
-
 if __name__ == "__main__":
     sys.path.insert(0, str(pathlib.Path(__file__).parent))
     from cluster_test import obstacle
@@ -114,7 +66,6 @@ if __name__ == "__main__":
     if not why and not (BUILD and (BUILD / "bench" / "way-bench").exists()):
         why = "way-bench is not built"
     if why:
-        done = unittest.main(defaultTest="Traces", exit=False).result
         print("skipped:", why)
-        sys.exit(77 if done.wasSuccessful() else 1)
+        sys.exit(77)
     unittest.main()

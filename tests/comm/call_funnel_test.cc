@@ -122,19 +122,6 @@ TEST_F(CallFunnelTest, ACallOfSeveralPartsTakesItsNumbersTogether) {
   EXPECT_EQ(Started(AllReduce()).number(), 4u);
 }
 
-TEST_F(CallFunnelTest, APartOfSomeRanksHasTheirEndpoints) {
-  Group group;
-  group.ranks = {1, 2};
-  group.me = 0;
-  PartGroup* const among = funnel->AddGroup(group);
-  const std::vector<Wiring> numbers = funnel->TakeNumbers(AllReduce(), 1).value();
-  works.push_back(funnel->LaunchPart(AllReduce(), numbers[0], {}, 0, among).value());
-  const Wiring& wiring = static_cast<CallWork&>(*works.back()).wiring();
-  ASSERT_EQ(wiring.endpoints.size(), 2u);
-  EXPECT_EQ(wiring.endpoints[1], &endpoints[2]);
-  EXPECT_EQ(wiring.contexts[1], 22);
-}
-
 TEST_F(CallFunnelTest, ARefusedCallIsNamedByTheNumberThatItWouldHave) {
   Started(AllReduce());
   const auto refusal = funnel->Refuse(AllReduce(), "why");

@@ -117,17 +117,6 @@ TEST_F(CallWorkTest, AReceiveInLineHasItsNumberAndPeerWhenItIsTaken) {
   EXPECT_TRUE(work.ready);
 }
 
-TEST_F(CallWorkTest, APartOfAGroupWaitsForRanksAndNotForPlaces) {
-  PartGroup* const among = funnel->AddGroup({{0, 1, 2}, 1});
-  among->group.ranks = {10, 11, 12};
-  CallWork& work = Make(AdmittedFor(Message(CallKind::kRecv, 2)),
-                        {.call = Message(CallKind::kRecv, 2), .among = among});
-  EXPECT_EQ(work.WaitingFor(), -1) << "nothing is posted";
-  work.executor().Start();
-  EXPECT_EQ(work.WaitingFor(), 12);
-  endpoints[2].Complete(absl::OkStatus(), 32);
-}
-
 TEST_F(CallWorkTest, ItsBuffersAreUsedAgain) {
   Admitted admitted = AdmittedFor(AllReduce());
   ASSERT_GT(admitted.scratch.size(), 0);

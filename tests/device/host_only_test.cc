@@ -8,7 +8,7 @@
 
 #include "lib/comm/communicator.h"
 #include "lib/comm/runtime.h"
-#include "lib/device/calls/factory.h"
+#include "lib/device/calls/device_runner.h"
 #include "lib/device/registry.h"
 #include "lib/store/store.h"
 

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
-#include "lib/device/calls/factory.h"
+#include "lib/device/calls/device_runner.h"
 #include "lib/store/store.h"
 #include "tests/support/processes.h"
 #include "tools/perf/cores.h"

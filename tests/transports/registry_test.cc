@@ -10,15 +10,13 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 TEST(ParseTransports, EmptyMeansAllInTheOrderOfPreference) {
-  EXPECT_THAT(ParseTransports("").value(),
-              ElementsAre("inproc", "shm", "ucx", "tcp", "cuda", "nccl", "node_groups"));
-  EXPECT_THAT(ParseTransports("  ").value(),
-              ElementsAre("inproc", "shm", "ucx", "tcp", "cuda", "nccl", "node_groups"));
+  EXPECT_THAT(ParseTransports("").value(), ElementsAre("inproc", "shm", "ucx", "tcp", "nccl"));
+  EXPECT_THAT(ParseTransports("  ").value(), ElementsAre("inproc", "shm", "ucx", "tcp", "nccl"));
 }
 
 TEST(ParseTransports, OrderOfTheTextDoesNotMatter) {
   EXPECT_THAT(ParseTransports("tcp, shm").value(), ElementsAre("shm", "tcp"));
-  EXPECT_THAT(ParseTransports("nccl, cuda,shm").value(), ElementsAre("shm", "cuda", "nccl"));
+  EXPECT_THAT(ParseTransports("nccl,shm").value(), ElementsAre("shm", "nccl"));
 }
 
 TEST(ParseTransports, RefusesUnknownAndRepeatedNames) {

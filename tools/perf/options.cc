@@ -326,13 +326,10 @@ void List() {
   for (const TransportFactory& transport : TransportRegistry()) {
     std::printf("transport %s (%s)\n", transport.name, Describe(transport).c_str());
   }
-  for (const auto& [name, status] :
-       {std::pair("cuda", OpenDevices().status()), std::pair("nccl", OpenOffloadLibrary().status()),
-        std::pair("node_groups", OpenOffloadLibrary().status())}) {
-    std::printf("transport %s (%s)\n", name,
-                status.ok() ? "for calls on device memory"
-                            : absl::StrCat("absent: ", status.message()).c_str());
-  }
+  const absl::Status nccl = OpenOffloadLibrary().status();
+  std::printf("transport nccl (%s)\n", nccl.ok()
+                                           ? "for calls on device memory"
+                                           : absl::StrCat("absent: ", nccl.message()).c_str());
   for (const Algorithm& algorithm : Catalog()) {
     std::printf("algorithm %s:%s\n", std::string(NameOf(algorithm.kind)).c_str(), algorithm.name);
   }

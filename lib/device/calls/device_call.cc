@@ -1,6 +1,5 @@
 #include "lib/device/calls/device_call.h"
 
-#include <algorithm>
 #include <atomic>
 
 #include "absl/strings/str_cat.h"
@@ -35,26 +34,13 @@ bool DeviceCall::MayChoose(const Call& call) {
 }
 
 size_t DeviceCall::NumbersFor(const Call& call, int size, bool with_meeting) {
-  return (with_meeting ? kMeetingParts : 0) +
-         (MayChoose(call)
-              ? std::max(StagedParts(call, size) + kDirectPartsBeforeStaging, kDirectParts)
-              : StagedParts(call, size));
+  return (with_meeting ? kMeetingParts : 0) + StagedParts(call, size);
 }
 
 // ---- The start of a call
 
-DeviceCall::Way DeviceCall::WayOnceMet() const {
-  if (!MayChoose(*call_)) {
-    return Way::kStaged;
-  }
-  const bool node_groups = side_.node_groups() != nullptr &&
-                           NodeGroupsServe(*call_, *side_.shape()) &&
-                           side_.node_groups()->offload->Takes(*call_);
-  const bool whole = side_.whole() != nullptr && side_.whole()->offload->Takes(*call_);
-  return whole                                                            ? Way::kOffloaded
-         : node_groups                                                    ? Way::kNodeGroups
-         : side_.direct() && DirectServes(*call_, core_->size(), device_) ? Way::kDirect
-                                                                          : Way::kStaged;
+bool DeviceCall::IsOffloaded() const {
+  return MayChoose(*call_) && side_.offload() != nullptr && side_.offload()->offload->Takes(*call_);
 }
 
 WorkInfo DeviceCall::Info() const {
@@ -62,21 +48,15 @@ WorkInfo DeviceCall::Info() const {
 }
 
 absl::Status DeviceCall::Reserve() {
-  int64_t scratch = 0;
-  if (MayGo(Way::kStaged) || MayGo(Way::kDirect)) {
+  // Before the meeting, a call that may choose takes the memory of both methods.
+  const bool chooses_later = MayChoose(*call_) && !side_.met();
+  const bool offloaded = !chooses_later && IsOffloaded();
+  if (!offloaded) {
     ENTRAIN_ASSIGN_OR_RETURN(staged_, MakeStagedWay(*this));
   }
-  if (MayGo(Way::kNodeGroups) && side_.shape() && NodeGroupsServe(*call_, *side_.shape())) {
-    ENTRAIN_ASSIGN_OR_RETURN(node_groups_, MakeNodeGroupsWay(*this, *side_.shape()));
-    scratch = std::max(scratch, NodeGroupsScratch(*call_, *side_.shape()));
+  if ((offloaded || chooses_later) && side_.library() != nullptr) {
+    ENTRAIN_ASSIGN_OR_RETURN(scratch_, side_.scratch().Take(side_.library()->ScratchBytes(*call_)));
   }
-  if (MayGo(Way::kDirect) && side_.ways().direct && DirectServes(*call_, core_->size(), device_)) {
-    scratch = std::max(scratch, DirectScratch(*call_));
-  }
-  if (MayGo(Way::kOffloaded) && side_.ways().library != nullptr) {
-    scratch = std::max(scratch, side_.ways().library->ScratchBytes(*call_));
-  }
-  ENTRAIN_ASSIGN_OR_RETURN(scratch_, side_.scratch().Take(scratch));
   if (must_hold_) {
     ENTRAIN_ASSIGN_OR_RETURN(word_, side_.words().Take());
   }
@@ -96,7 +76,7 @@ void DeviceCall::SetNumbers(std::vector<Wiring> numbers, bool with_meeting) {
 
 absl::Status DeviceCall::GiveToLibrary() {
   input_is_ready_ = true;  // the library waits for the input on the device
-  way_ = MakeOffloadWay(*this, *side_.whole());
+  way_ = MakeOffloadWay(*this, *side_.offload());
   const Clock& clock = Clock::Real();
   const int64_t since = clock.Now();
   for (int64_t now = since;; now = clock.Now()) {
@@ -111,7 +91,7 @@ absl::Status DeviceCall::GiveToLibrary() {
 
 absl::Status DeviceCall::OffloadOrHold(bool may_offload) {
   absl::Status status;
-  if (may_offload && side_.met() && WayOnceMet() == Way::kOffloaded) {
+  if (may_offload && side_.met() && IsOffloaded()) {
     status = GiveToLibrary();
     if (status.ok() && way_->settled()) {
       settled_.store(true, std::memory_order_release);
@@ -180,7 +160,8 @@ absl::StatusOr<bool> DeviceCall::Advance(bool* moved) {
   }
   if (way_ == nullptr) {
     *moved = true;
-    way_ = TakeWay();
+    way_ =
+        side_.met() && IsOffloaded() ? MakeOffloadWay(*this, *side_.offload()) : std::move(staged_);
   }
   ENTRAIN_ASSIGN_OR_RETURN(const bool over, way_->Step(moved));
   if (way_->settled()) {
@@ -189,26 +170,12 @@ absl::StatusOr<bool> DeviceCall::Advance(bool* moved) {
   return over;
 }
 
-std::unique_ptr<DeviceWay> DeviceCall::TakeWay() {
-  switch (side_.met() ? WayOnceMet() : Way::kStaged) {
-    case Way::kOffloaded:
-      return MakeOffloadWay(*this, *side_.whole());
-    case Way::kNodeGroups:
-      return std::move(node_groups_);
-    case Way::kDirect:
-      return MakeDirectWay(*this);
-    case Way::kStaged:
-      break;
-  }
-  return std::move(staged_);
-}
-
-absl::StatusOr<RefPtr<Work>> DeviceCall::Launch(size_t number, Call part, PartGroup* among) {
+absl::StatusOr<RefPtr<Work>> DeviceCall::Launch(size_t number, Call part) {
   part.options = call_->options;
   part.whole = call_;
-  ENTRAIN_ASSIGN_OR_RETURN(
-      RefPtr<Work> work, core_->funnel().LaunchPart(part, numbers_[first_number_ + number],
-                                                    RefPtr<Work>::Share(this), started_ns_, among));
+  ENTRAIN_ASSIGN_OR_RETURN(RefPtr<Work> work,
+                           core_->funnel().LaunchPart(part, numbers_[first_number_ + number],
+                                                      RefPtr<Work>::Share(this), started_ns_));
   core_->engine().seat().Kick();
   return work;
 }
@@ -245,7 +212,6 @@ void DeviceCall::End(absl::Status status) {
   way_.reset();
   meeting_.reset();
   staged_.reset();
-  node_groups_.reset();
   if (holds_) {
     // Release order: the device sees the host's earlier writes before it sees the word's new value.
     std::atomic_ref<uint32_t>(*word_).fetch_add(1, std::memory_order_release);

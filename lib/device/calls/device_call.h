@@ -13,7 +13,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 
 #include "lib/base/call.h"
 #include "lib/device/calls/device_side.h"
@@ -24,7 +23,6 @@ namespace entrain {
 
 class CommCore;
 class DeviceCall;
-struct PartGroup;
 
 // One method of a call (device_runner.h), in steps that never block.
 class DeviceWay {
@@ -39,9 +37,9 @@ class DeviceWay {
   // Returns what the call waits for. The error at the deadline contains this text. Returns null if
   // the call waits for a part, because a part has a deadline of its own.
   virtual const char* WaitsFor() const = 0;
-  // Returns true if later calls may choose their methods and begin. All calls share some streams
-  // and the library, and all ranks must use these in the same order of calls. So a call is settled
-  // when it will enqueue nothing more on them.
+  // Returns true if later calls may choose their methods and begin. All ranks must give their calls
+  // to the library in the same order. So a call is settled when the library has begun it, or when
+  // it is staged.
   virtual bool settled() const { return true; }
 };
 
@@ -54,8 +52,8 @@ class DeviceCall final : public Work {
   ~DeviceCall() override { GiveBack(); }
   WorkInfo Info() const override;
 
-  // Returns true for untagged collectives on device memory. After the meeting, these may use
-  // another method than the staged one.
+  // Returns true for untagged collectives on device memory. After the meeting, the library may do
+  // these.
   static bool MayChoose(const Call& call);
   static size_t NumbersFor(const Call& call, int size, bool with_meeting);
 
@@ -92,18 +90,11 @@ class DeviceCall final : public Work {
   EventHandle input_ready() const { return input_.event(); }
   // Returns true if the stream must still be made to wait for the call.
   bool must_hold() const { return must_hold_; }
-  // Returns device memory for results that must not be written to the output yet. The memory is
-  // large enough for every method that the call may choose.
+  // Returns the device memory that the library needs (OffloadLibrary::ScratchBytes).
   std::byte* scratch() const { return scratch_.data; }
-  // Skips the sequence numbers of `parts` parts. Called when another DeviceWay replaces the one
-  // that has used these numbers.
-  void LeaveBehind(size_t parts) { first_number_ += parts; }
-  // Returns the StagedWay, for a direct call that has to be staged.
-  std::unique_ptr<DeviceWay> TakeStaged() { return std::move(staged_); }
   // Starts part `number`, counted from 0, of the meeting or of the DeviceWay. The part gets the
-  // options and the descriptor of the whole call. `among` is the group of ranks that exchange the
-  // part. If it is null, all ranks do.
-  absl::StatusOr<RefPtr<Work>> Launch(size_t number, Call part, PartGroup* among = nullptr);
+  // options and the descriptor of the whole call.
+  absl::StatusOr<RefPtr<Work>> Launch(size_t number, Call part);
   // Starts all parts of a reduction with packed contributions. `staged` is the call, with its data
   // in page-locked memory.
   absl::StatusOr<RefPtr<Work>> LaunchPacked(const Call& staged);
@@ -112,15 +103,11 @@ class DeviceCall final : public Work {
   class FinishJob;
   void GiveBack();
   absl::StatusOr<bool> Advance(bool* moved);
-  enum class Way { kStaged, kOffloaded, kNodeGroups, kDirect };
-  // Returns the method of the call. If MayChoose is true, the meeting must be over. The choice
-  // depends only on values that are equal on all ranks.
-  Way WayOnceMet() const;
-  // Returns true if the call uses this method, or may still choose it.
-  bool MayGo(Way way) const { return (MayChoose(*call_) && !side_.met()) || WayOnceMet() == way; }
+  // Returns true if the library does the call. If MayChoose is true, the meeting must be over. The
+  // result depends only on values that are equal on all ranks.
+  bool IsOffloaded() const;
   // Blocks for at most kBeginLimitNs.
   absl::Status GiveToLibrary();
-  std::unique_ptr<DeviceWay> TakeWay();
   void End(absl::Status status);
   absl::Status TimeIsUp(const char* missing, int64_t now_ns) const;
 
@@ -138,25 +125,14 @@ class DeviceCall final : public Work {
   bool holds_ = false;        // the stream waits for the word
   BlockPool::Block scratch_;
   std::unique_ptr<DeviceWay> meeting_, way_;
-  // The objects of the methods that the call may choose, with their memory.
-  std::unique_ptr<DeviceWay> staged_, node_groups_;
+  std::unique_ptr<DeviceWay> staged_;  // with its memory, until the call chooses its method
   std::atomic<bool> settled_;
   std::atomic<bool> over_{false};
   absl::Status failed_;
 };
 
 std::unique_ptr<DeviceWay> MakeMeeting(DeviceCall& call);
-constexpr size_t kMeetingParts = 2;
-// Smaller calls are not done by the direct method or by node groups. The number of messages
-// dominates their time, and the staged method has the fewest messages. The value is a guess, not
-// measured.
-constexpr int64_t kLeastDeviceBytes = 128 << 10;
-// Returns true if the direct method can do the call. The result is equal on all ranks.
-bool DirectServes(const Call& call, int size, const Device& device);
-int64_t DirectScratch(const Call& call);  // returns bytes
-std::unique_ptr<DeviceWay> MakeDirectWay(DeviceCall& call);
-constexpr size_t kDirectParts = 4;
-constexpr size_t kDirectPartsBeforeStaging = 2;  // parts used before a direct call becomes staged
+constexpr size_t kMeetingParts = 1;
 // The first Step gives the call to the library, behind the earlier work of the caller's stream.
 // When the library has begun the call, a later Step checks must_hold(). If it is true, this Step
 // makes the caller's stream wait for the end of the call.
@@ -164,14 +140,6 @@ std::unique_ptr<DeviceWay> MakeOffloadWay(DeviceCall& call, DeviceOffload& to);
 // Takes all memory that the StagedWay needs.
 absl::StatusOr<std::unique_ptr<DeviceWay>> MakeStagedWay(DeviceCall& call);
 size_t StagedParts(const Call& call, int size);
-// Returns true if the method of node groups can do the call. The caller must also ask the library
-// (Offload::Takes).
-bool NodeGroupsServe(const Call& call, const NodeGroups& node_groups);
-int64_t NodeGroupsScratch(const Call& call, const NodeGroups& node_groups);
-// Takes all page-locked memory that the NodeGroupsWay needs. `node_groups` must outlive the
-// NodeGroupsWay. A NodeGroupsWay has at most as many parts as the StagedWay.
-absl::StatusOr<std::unique_ptr<DeviceWay>> MakeNodeGroupsWay(DeviceCall& call,
-                                                             const NodeGroups& node_groups);
 
 // A part that may have been started.
 class PartUnderWay {

@@ -9,27 +9,17 @@
 #include "lib/base/status.h"
 #include "lib/comm/comm_core.h"
 #include "lib/device/calls/device_call.h"
-#include "lib/device/calls/factory.h"
-#include "lib/device/calls/quiet_spell.h"
 #include "lib/device/registry.h"
 
 namespace entrain {
 namespace {
 
-// Returns the methods that the names of transports allow. The staged method is always allowed.
-DeviceWays WaysOf(absl::Span<const std::string> transports) {
-  const auto may = [&](absl::string_view name) {
-    return std::find(transports.begin(), transports.end(), name) != transports.end();
-  };
-  DeviceWays ways;
-  ways.direct = may("cuda");
-  ways.whole = may("nccl");
-  ways.node_groups = may("node_groups");
-  const auto library = ways.whole || ways.node_groups ? OpenOffloadLibrary() : nullptr;
-  if (library.ok()) {
-    ways.library = *library;
+// Returns the library, or null if the names of transports do not allow it or if there is none.
+OffloadLibrary* LibraryOf(absl::Span<const std::string> transports) {
+  if (std::find(transports.begin(), transports.end(), "nccl") == transports.end()) {
+    return nullptr;
   }
-  return ways;
+  return OpenOffloadLibrary().value_or(nullptr);
 }
 
 }  // namespace
@@ -38,11 +28,12 @@ absl::StatusOr<std::unique_ptr<DeviceCalls>> MakeDeviceCalls(
     std::shared_ptr<CommCore> core, absl::Span<const std::string> transports) {
   ENTRAIN_ASSIGN_OR_RETURN(Devices* const devices, ProcessDevices());
   return std::unique_ptr<DeviceCalls>(
-      std::make_unique<DeviceRunner>(std::move(core), *devices, WaysOf(transports)));
+      std::make_unique<DeviceRunner>(std::move(core), *devices, LibraryOf(transports)));
 }
 
-DeviceRunner::DeviceRunner(std::shared_ptr<CommCore> core, Devices& devices, const DeviceWays& ways)
-    : core_(std::move(core)), devices_(devices), ways_(ways) {}
+DeviceRunner::DeviceRunner(std::shared_ptr<CommCore> core, Devices& devices,
+                           OffloadLibrary* library)
+    : core_(std::move(core)), devices_(devices), library_(library) {}
 
 DeviceRunner::~DeviceRunner() = default;
 
@@ -85,8 +76,7 @@ absl::Status DeviceRunner::EnsureSide(Device* device, StreamHandle stream) {
     ENTRAIN_RETURN_IF_ERROR(Annotate(found.status(), "options.stream"));
     device = *found;
   }
-  ENTRAIN_ASSIGN_OR_RETURN(
-      side_, DeviceSide::Open(*device, ways_, NodeGroups::Of(core_->topology(), core_->rank())));
+  ENTRAIN_ASSIGN_OR_RETURN(side_, DeviceSide::Open(*device, library_));
   return absl::OkStatus();
 }
 
@@ -96,11 +86,6 @@ bool DeviceRunner::AllSettled() const {
                      [](const auto& call) { return call->settled(); });
 }
 
-bool DeviceRunner::NoneOpen() const {
-  absl::MutexLock lock(&mutex_);
-  return calls_.empty();
-}
-
 absl::StatusOr<RefPtr<Work>> DeviceRunner::Start(Call call, bool blocks) {
   ENTRAIN_RETURN_IF_ERROR(core_->ending().status());
   ENTRAIN_ASSIGN_OR_RETURN(Device* const device, DeviceOf(call));
@@ -108,9 +93,6 @@ absl::StatusOr<RefPtr<Work>> DeviceRunner::Start(Call call, bool blocks) {
   core_->funnel().SetDeadline(&call, now);
   absl::MutexLock starting(&starting_);
   ENTRAIN_RETURN_IF_ERROR(EnsureSide(device, call.options.stream));
-  if (NoneOpen()) {
-    side_->CloseStale();
-  }
   auto started = RefPtr<DeviceCall>::Adopt(new DeviceCall(core_, *side_, call, now, !blocks));
   ENTRAIN_RETURN_IF_ERROR(started->Reserve());
   ENTRAIN_RETURN_IF_ERROR(started->MarkInput());
@@ -202,7 +184,8 @@ bool DeviceRunner::Look() {
 }
 
 void DeviceRunner::Run() {
-  QuietSpell quiet;
+  uint64_t known = 0;    // started_ at the last look
+  int64_t since_ns = 0;  // the time of the last event: a step of a call, or the start of a call
   for (;;) {
     uint64_t started = 0;
     {
@@ -217,8 +200,12 @@ void DeviceRunner::Run() {
       started = started_;
     }
     const int64_t now = core_->engine().clock().Now();
-    if (const auto waited = quiet.AfterLook(now, started, Look())) {
-      PauseAfter(*waited);
+    // The start of a call counts as an event: the time before it must not make its naps long.
+    const bool moved = Look();
+    if (std::exchange(known, started) != started || moved) {
+      since_ns = now;
+    } else {
+      PauseAfter(now - since_ns);
     }
   }
 }

@@ -1,21 +1,16 @@
 // One communicator's calls on device memory. When a call is started, it takes a range of sequence
 // numbers: as many numbers as it may need. Every rank takes the same range. A call may consist of
 // parts. A part is an ordinary call on host memory that has one of these numbers (as in
-// packed_call.h). There are four methods for a call. The choice depends on values that are equal on
+// packed_call.h). There are two methods for a call. The choice depends on values that are equal on
 // all ranks:
 //
 //   offloaded     A library (NCCL) does the whole collective. The runner enqueues the collective
 //                 and then polls it (offload_way.cc).
-//   node groups   The library works inside each host, and the hosts' transports work between hosts
-//                 (node_groups_way.cc).
-//   direct        Only if all ranks share a host. Each rank opens the memory of the other ranks and
-//                 reads it with its own kernels (direct_way.cc).
 //   staged        The data goes through page-locked memory, piece by piece. Copies and transfers
 //                 overlap. This method can do every call (staged_way.cc).
 //
 // The first untagged collective begins with a meeting (meeting.cc). In the meeting the ranks find
-// out which of the first three methods are possible on all ranks. Tagged calls, send and recv are
-// always staged.
+// out whether all of them can join the library. Tagged calls, send and recv are always staged.
 //
 // Streams. A call begins when the device has finished the work that was on the caller's stream when
 // the call was started. Later work on the stream waits until the call is over, even if the call
@@ -29,6 +24,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -36,6 +32,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
 
 #include "lib/base/call.h"
 #include "lib/comm/device_calls.h"
@@ -50,7 +47,8 @@ class DeviceCall;
 
 class DeviceRunner final : public DeviceCalls {
  public:
-  DeviceRunner(std::shared_ptr<CommCore> core, Devices& devices, const DeviceWays& ways);
+  // `library`: as in DeviceSide::Open.
+  DeviceRunner(std::shared_ptr<CommCore> core, Devices& devices, OffloadLibrary* library);
   ~DeviceRunner() override;
 
   absl::StatusOr<RefPtr<Work>> Start(Call call, bool blocks) override
@@ -69,14 +67,13 @@ class DeviceRunner final : public DeviceCalls {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(starting_);
   // Returns true if a call that starts now may be offloaded by the thread that starts it.
   bool AllSettled() const ABSL_LOCKS_EXCLUDED(mutex_);
-  bool NoneOpen() const ABSL_LOCKS_EXCLUDED(mutex_);
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
   // Polls each call once. Returns true if any call made a step.
   bool Look() ABSL_LOCKS_EXCLUDED(mutex_);
 
   const std::shared_ptr<CommCore> core_;
   Devices& devices_;
-  const DeviceWays ways_;
+  OffloadLibrary* const library_;
   // Held by a thread that starts a call. This thread may wait for the device, and so for earlier
   // calls. The runner finishes the earlier calls, so it must never take this mutex.
   absl::Mutex starting_;
@@ -89,5 +86,17 @@ class DeviceRunner final : public DeviceCalls {
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread runner_ ABSL_GUARDED_BY(mutex_);
 };
+
+// The factory of calls on device memory in this build, for RuntimeOptions::device_calls.
+#if !defined(ENTRAIN_HAVE_DEVICE)
+#error "link with entrain_device_side, which says whether the build has the device side"
+#elif ENTRAIN_HAVE_DEVICE
+absl::StatusOr<std::unique_ptr<DeviceCalls>> MakeDeviceCalls(
+    std::shared_ptr<CommCore> core, absl::Span<const std::string> transports);
+inline constexpr DeviceCallsFactory kDeviceCalls = MakeDeviceCalls;
+#else
+// The build has no device side (ENTRAIN_DEVICE).
+inline constexpr DeviceCallsFactory kDeviceCalls = nullptr;
+#endif
 
 }  // namespace entrain

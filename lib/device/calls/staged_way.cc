@@ -1,26 +1,37 @@
-// The staged method: a call runs piece by piece through page-locked memory. A piece takes a range
-// of elements from the buffer, or from each rank's part of the buffer. So a piece is a call of the
-// same kind. Two kinds of calls are not cut: in calls with uneven parts, not all ranks know all
-// counts; in calls with packed contributions, the choice of elements depends on the whole vector.
-// If the caller's buffers are page-locked, the call is one piece, and nothing is copied.
+// The staged method: a call runs piece by piece through page-locked memory. A few pieces are under
+// way at once: one is copied from the device, one is transferred, one is copied back. A piece takes
+// a range of elements from the buffer, or from each rank's part of the buffer. So a piece is a call
+// of the same kind. Two kinds of calls are not cut: in calls with uneven parts, not all ranks know
+// all counts; in calls with packed contributions, the choice of elements depends on the whole
+// vector. If the caller's buffers are page-locked, the call is one piece, and nothing is copied.
 #include <algorithm>
+#include <array>
+#include <cstddef>
+
+#include "absl/types/span.h"
 
 #include "lib/base/status.h"
 #include "lib/comm/comm_core.h"
 #include "lib/comm/contribution.h"
 #include "lib/comm/packed_call.h"
 #include "lib/device/calls/device_call.h"
-#include "lib/device/calls/pieces.h"
 
 namespace entrain {
 namespace {
 
-// Returns the number of elements of each part in a piece.
+// A piece is large enough to be copied at the full speed of the link. It is small enough that
+// copies and transfers overlap in a call of some tens of MiB.
+constexpr int64_t kPieceBytes = int64_t{4} << 20;
+
+// Returns the number of elements of each part in a piece. A result below call.count is a multiple
+// of 64, so that a piece is aligned like the buffer.
 int64_t ElementsOf(const Call& call, int size) {
   if (!call.options.device || call.uneven != nullptr || IsPacked(call) || call.count == 0) {
     return call.count;
   }
-  return PieceElements(SizeOf(call.dtype), HasParts(call.kind) ? size : 1, call.count);
+  const int64_t parts = HasParts(call.kind) ? size : 1;
+  const int64_t most = kPieceBytes / (SizeOf(call.dtype) * parts);
+  return std::min(call.count, std::max<int64_t>(64, most / 64 * 64));
 }
 
 int64_t PiecesOf(const Call& call, int size) {
@@ -35,7 +46,13 @@ bool KeepsOut(const Call& call, int rank) {
          (call.kind == CallKind::kExclusiveScan && rank == 0);
 }
 
-class StagedWay final : public DeviceWay, private PiecewiseCall {
+// Records a mark behind the enqueued copies, also after an error.
+absl::Status MarkCopies(absl::Status copies, DeviceMark& mark, StreamHandle stream) {
+  copies.Update(mark.Record(stream));
+  return copies;
+}
+
+class StagedWay final : public DeviceWay {
  public:
   explicit StagedWay(DeviceCall& call)
       : way_(call),
@@ -47,39 +64,116 @@ class StagedWay final : public DeviceWay, private PiecewiseCall {
         broadcast_(call_.kind == CallKind::kBroadcast),
         reads_(copies_ && call_.in.bytes > 0 && (!broadcast_ || call_.root == call.core().rank())),
         writes_(copies_ && call_.out.bytes > 0 && !KeepsOut(call_, call.core().rank())),
-        pipe_(call.side(), *this) {}
+        slots_{Slot(call.device()), Slot(call.device()), Slot(call.device())} {}
+  ~StagedWay() override {
+    for (const Slot& slot : slots_) {
+      way_.side().pinned().Give(slot.in);
+      way_.side().pinned().Give(slot.out);
+    }
+  }
 
   absl::Status Reserve() {
     ENTRAIN_RETURN_IF_ERROR(IsPacked(call_) ? PackedCall::Check(call_, way_.core().size())
                                             : absl::OkStatus());
-    return pipe_.Reserve();
+    // Any piece may use any slot. The first piece is one of the largest.
+    const int64_t in = copies_ ? BytesOf(call_.in, 0) : differs_ ? call_.in.bytes : 0;
+    const int64_t out = copies_ && !broadcast_ ? BytesOf(call_.out, 0) : 0;
+    for (Slot& slot : slots()) {
+      ENTRAIN_ASSIGN_OR_RETURN(slot.in, way_.side().pinned().Take(in));
+      ENTRAIN_ASSIGN_OR_RETURN(slot.out, way_.side().pinned().Take(out));
+    }
+    return absl::OkStatus();
   }
-  absl::StatusOr<bool> Step(bool* moved) override { return pipe_.Step(moved); }
-  bool Quiet() override { return pipe_.Quiet(); }
+
+  absl::StatusOr<bool> Step(bool* moved) override {
+    for (Slot& slot : slots()) {
+      // Moves each slot as far as possible. A free slot takes the next piece.
+      for (bool further = true; further;) {
+        ENTRAIN_ASSIGN_OR_RETURN(further, Advance(slot));
+        *moved |= further;
+      }
+    }
+    return over_ == pieces_;
+  }
+  bool Quiet() override {
+    return std::all_of(slots_.begin(), slots_.end(), [](const Slot& slot) {
+      return slot.copied_in.quiet() && slot.part.quiet() && slot.copied_out.quiet();
+    });
+  }
   const char* WaitsFor() const override {
-    return pipe_.on_wire() ? nullptr : "copies between the device and the host";
+    const bool on_wire = std::any_of(slots_.begin(), slots_.end(),
+                                     [](const Slot& slot) { return slot.at == At::kWire; });
+    return on_wire ? nullptr : "copies between the device and the host";
   }
 
  private:
-  // ---- Functions of PiecewiseCall
-  int64_t pieces() const override { return pieces_; }
-  int64_t InBytes(int64_t piece) const override {
-    return copies_ ? BytesOf(call_.in, piece) : differs_ ? call_.in.bytes : 0;
-  }
-  int64_t OutBytes(int64_t piece) const override {
-    return copies_ && !broadcast_ ? BytesOf(call_.out, piece) : 0;
-  }
-  absl::StatusOr<bool> MayBegin(int64_t) const override { return true; }
-  void IsOver(int64_t) override {}
+  enum class At { kFree, kIn, kWire, kOut };
+  // The memory of a piece that is under way.
+  struct Slot {
+    explicit Slot(Device& device) : copied_in(device), copied_out(device) {}
+    At at = At::kFree;
+    int64_t piece = 0;
+    BlockPool::Block in, out;
+    DeviceMark copied_in, copied_out;
+    PartUnderWay part;
+  };
 
-  absl::StatusOr<bool> CopyIn(int64_t piece, std::byte* in) override {
-    if (reads_) {
-      ENTRAIN_RETURN_IF_ERROR(Copy(call_.in, piece, in, true));
+  // ---- The way of a piece
+  // Returns the slots in use: at most as many as there are pieces.
+  absl::Span<Slot> slots() {
+    return absl::MakeSpan(slots_).first(
+        static_cast<size_t>(std::min(pieces_, static_cast<int64_t>(slots_.size()))));
+  }
+
+  absl::StatusOr<bool> Advance(Slot& slot) {
+    switch (slot.at) {
+      case At::kFree:
+        if (next_ == pieces_) {
+          return false;
+        }
+        slot.piece = next_++;
+        slot.at = At::kIn;
+        ENTRAIN_RETURN_IF_ERROR(CopyIn(slot));
+        return true;
+      case At::kIn: {
+        ENTRAIN_ASSIGN_OR_RETURN(const bool copied, slot.copied_in.Reached());
+        if (copied) {
+          ENTRAIN_ASSIGN_OR_RETURN(RefPtr<Work> work,
+                                   Exchange(slot.piece, slot.in.data, slot.out.data));
+          slot.part.Set(std::move(work));
+          slot.at = At::kWire;
+        }
+        return copied;
+      }
+      case At::kWire: {
+        ENTRAIN_ASSIGN_OR_RETURN(const bool over, slot.part.Over());
+        if (over) {
+          slot.part.Clear();
+          slot.at = At::kOut;
+          ENTRAIN_RETURN_IF_ERROR(CopyOut(slot));
+        }
+        return over;
+      }
+      case At::kOut: {
+        ENTRAIN_ASSIGN_OR_RETURN(const bool copied, slot.copied_out.Reached());
+        if (copied) {
+          slot.at = At::kFree;
+          ++over_;
+        }
+        return copied;
+      }
     }
-    return reads_;
+    return false;
   }
 
-  absl::StatusOr<RefPtr<Work>> Exchange(int64_t piece, std::byte* in, std::byte* out) override {
+  absl::Status CopyIn(Slot& slot) {
+    const StreamHandle stream = way_.side().copy_in();
+    return reads_
+               ? MarkCopies(Copy(call_.in, slot.piece, slot.in.data, true), slot.copied_in, stream)
+               : absl::OkStatus();
+  }
+
+  absl::StatusOr<RefPtr<Work>> Exchange(int64_t piece, std::byte* in, std::byte* out) {
     Call part = call_;
     if (copies_) {
       part.in = {in, BytesOf(part.in, piece), MemoryKind::kHost};
@@ -97,12 +191,11 @@ class StagedWay final : public DeviceWay, private PiecewiseCall {
     return way_.Launch(static_cast<size_t>(piece), std::move(part));
   }
 
-  absl::StatusOr<bool> CopyOut(int64_t piece, const std::byte* in, const std::byte* out) override {
-    if (writes_) {
-      ENTRAIN_RETURN_IF_ERROR(
-          Copy(call_.out, piece, const_cast<std::byte*>(broadcast_ ? in : out), false));
-    }
-    return writes_;
+  absl::Status CopyOut(Slot& slot) {
+    const StreamHandle stream = way_.side().copy_out();
+    std::byte* const result = broadcast_ ? slot.in.data : slot.out.data;
+    return writes_ ? MarkCopies(Copy(call_.out, slot.piece, result, false), slot.copied_out, stream)
+                   : absl::OkStatus();
   }
 
   // ---- Sizes and copies
@@ -136,7 +229,8 @@ class StagedWay final : public DeviceWay, private PiecewiseCall {
   const Call& call_;
   const int64_t piece_, pieces_;
   const bool copies_, differs_, broadcast_, reads_, writes_;
-  PiecePipe pipe_;
+  std::array<Slot, 3> slots_;
+  int64_t next_ = 0, over_ = 0;  // the next piece to begin; the number of pieces that are over
 };
 
 }  // namespace

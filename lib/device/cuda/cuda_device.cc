@@ -268,71 +268,7 @@ absl::Status CudaDevice::Attributes(const void* memory, unsigned count,
   });
 }
 
-// ---- Other processes
-
-absl::StatusOr<DeviceExport> CudaDevice::Export(const void* memory) {
-  DeviceExport result;
-  const absl::Status status = Within([&]() -> absl::Status {
-    int exportable = 0;
-    ENTRAIN_RETURN_IF_ERROR(ENTRAIN_CUDA(driver_, cuPointerGetAttribute, &exportable,
-                                         CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
-                                         Address(memory)));
-    if (exportable == 0) {
-      return absl::UnimplementedError(
-          "the CUDA driver cannot export this memory to other processes");
-    }
-    CUdeviceptr base = 0;
-    size_t bytes = 0;
-    ENTRAIN_RETURN_IF_ERROR(
-        ENTRAIN_CUDA(driver_, cuMemGetAddressRange_v2, &base, &bytes, Address(memory)));
-    CUipcMemHandle handle = {};
-    ENTRAIN_RETURN_IF_ERROR(ENTRAIN_CUDA(driver_, cuIpcGetMemHandle, &handle, base));
-    static_assert(sizeof(handle) == sizeof(result.allocation));
-    std::memcpy(result.allocation.data(), &handle, sizeof(handle));
-    result.begin = base;
-    result.bytes = static_cast<int64_t>(bytes);
-    result.offset = static_cast<int64_t>(Address(memory) - base);
-    return absl::OkStatus();
-  });
-  ENTRAIN_RETURN_IF_ERROR(status);
-  return result;
-}
-
-absl::StatusOr<void*> CudaDevice::Open(const DeviceExport& memory) {
-  const absl::MutexLock lock(&mutex_);
-  const auto known = opened_.find(memory.allocation);
-  if (known != opened_.end()) {
-    ENTRAIN_RETURN_IF_ERROR(CheckNotForked());
-    ++known->second.count;
-    return Pointer(known->second.memory);
-  }
-  CUipcMemHandle handle = {};
-  std::memcpy(&handle, memory.allocation.data(), sizeof(handle));
-  CUdeviceptr opened = 0;
-  ENTRAIN_RETURN_IF_ERROR(Within([&] {
-    return ENTRAIN_CUDA(driver_, cuIpcOpenMemHandle_v2, &opened, handle,
-                        CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
-  }));
-  opened_.emplace(memory.allocation, Opened{opened, 1});
-  return Pointer(opened);
-}
-
-void CudaDevice::Close(const DeviceExport& memory) {
-  const absl::MutexLock lock(&mutex_);
-  const auto known = opened_.find(memory.allocation);
-  if (known == opened_.end() || --known->second.count > 0) {
-    return;
-  }
-  const CUdeviceptr opened = known->second.memory;
-  opened_.erase(known);
-  Release([&] { return ENTRAIN_CUDA(driver_, cuIpcCloseMemHandle, opened); });
-}
-
 // ---- Kernels
-
-int CudaDevice::most_sources() const {
-  return device_loops::kMostSources;
-}
 
 const Kernels& CudaDevice::kernels() const {
   return CudaKernels();

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstddef>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -62,13 +61,8 @@ class CudaDevice final : public Device {
   absl::StatusOr<bool> Reached(EventHandle event) override;
   absl::Status AwaitEvent(StreamHandle stream, EventHandle event) override;
 
-  absl::StatusOr<DeviceExport> Export(const void* memory) override;
-  absl::StatusOr<void*> Open(const DeviceExport& memory) override;
-  void Close(const DeviceExport& memory) override;
-
   absl::StatusOr<uint64_t> Hash(const void* words, int64_t count, StreamHandle stream,
                                 Deadline give_up) override;
-  int most_sources() const override;
   const Kernels& kernels() const override;
 
   // ---- For cuda_devices.cc: calls cuPointerGetAttributes with this device's context current.
@@ -94,11 +88,6 @@ class CudaDevice final : public Device {
   template <typename F>
   void Release(F f);
 
-  struct Opened {
-    CUdeviceptr memory = 0;
-    int64_t count = 0;
-  };
-
   const CudaDriver& driver_;
   const int ordinal_;
   CUcontext context_ = nullptr;
@@ -108,7 +97,6 @@ class CudaDevice final : public Device {
   std::array<CUfunction, kKernelCount> functions_{};
 
   absl::Mutex mutex_;
-  std::map<std::array<uint8_t, 64>, Opened> opened_ ABSL_GUARDED_BY(mutex_);
   std::vector<ResultRoom> rooms_ ABSL_GUARDED_BY(mutex_), late_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -11,149 +11,22 @@
 namespace entrain {
 namespace {
 
-using device_loops::CombineArgs;
-using device_loops::CombineOp;
 using device_loops::kMostSources;
 using device_loops::Range;
-using device_loops::WeighArgs;
 
-// Returns the kernel for `dtype`. `first` is the kernel for `first_type`. KernelId lists the
-// kernels of an operation in the order of DType.
-constexpr KernelId After(KernelId first, DType dtype, DType first_type = DType::kF32) {
+// Returns the kernel for `dtype`. `first` is the kernel for f32. KernelId lists the kernels of an
+// operation in the order of DType.
+constexpr KernelId After(KernelId first, DType dtype) {
   return static_cast<KernelId>(static_cast<int32_t>(first) + static_cast<int32_t>(dtype) -
-                               static_cast<int32_t>(first_type));
+                               static_cast<int32_t>(DType::kF32));
 }
-static_assert(After(KernelId::combine_f32, DType::kU64) == KernelId::combine_u64);
 static_assert(After(KernelId::cast_f32, DType::kF8E5M2) == KernelId::cast_f8_e5m2);
 static_assert(After(KernelId::accumulate_f32, DType::kF8E5M2) == KernelId::accumulate_f8_e5m2);
 static_assert(After(KernelId::scale_f32, DType::kF8E5M2) == KernelId::scale_f8_e5m2);
 static_assert(After(KernelId::weigh_f32, DType::kF8E5M2) == KernelId::weigh_f8_e5m2);
-static_assert(After(KernelId::agree_f32, DType::kF8E5M2) == KernelId::agree_f8_e5m2);
-static_assert(After(KernelId::locate_f32_i32, DType::kI64I64, DType::kF32I32) ==
-              KernelId::locate_i64_i64);
 
 void Copy(void* dst, const void* src, int64_t bytes) {
   BoundStream().Note(BoundDevice().Copy(dst, src, bytes, BoundStream().stream()));
-}
-
-// ---- Combining
-
-bool Fits(int n) {
-  if (n <= kMostSources) {
-    return true;
-  }
-  BoundStream().Note(absl::UnimplementedError(
-      absl::StrCat("a device combines at most ", kMostSources, " contributions, not ", n)));
-  return false;
-}
-
-Range RangeOfAll(const void* dst, const void* const* srcs, int n, int64_t element, int64_t count,
-                 int64_t width) {
-  std::array<Operand, kMostSources + 1> operands;
-  for (int j = 0; j < n; ++j) {
-    operands[static_cast<size_t>(j)] = {srcs[j], element};
-  }
-  operands[static_cast<size_t>(n)] = {dst, element};
-  return RangeOf(count, width, absl::MakeSpan(operands).first(static_cast<size_t>(n) + 1));
-}
-
-struct Combination {
-  KernelId kernel;
-  CombineOp op;
-  int64_t element;            // bytes
-  uint64_t any = 0, one = 0;  // for logical operations
-};
-
-// Sets `one` to the bit pattern of the value true, and `any` to a mask. An element is true if it
-// has any bit of the mask.
-void SetTruth(DType dtype, Combination& to) {
-  to.element = SizeOf(dtype);
-  to.one = 1;
-  to.any = ~uint64_t{0};
-  switch (dtype) {
-    case DType::kF32:
-      to.one = 0x3f800000, to.any = 0x7fffffff;
-      break;
-    case DType::kF64:
-      to.one = uint64_t{0x3ff} << 52, to.any = ~uint64_t{0} >> 1;
-      break;
-    case DType::kBF16:
-      to.one = 0x3f80, to.any = 0x7fff;
-      break;
-    case DType::kF16:
-      to.one = 0x3c00, to.any = 0x7fff;
-      break;
-    case DType::kF8E4M3:
-      to.one = 0x38, to.any = 0x7f;
-      break;
-    case DType::kF8E5M2:
-      to.one = 0x3c, to.any = 0x7f;
-      break;
-    default:
-      break;
-  }
-  to.kernel = OfWidth(KernelId::combine_truths_1, to.element);
-}
-
-Combination CombinationOf(ReduceOp op, DType dtype) {
-  Combination as = {After(KernelId::combine_f32, dtype), CombineOp::kSum, SizeOf(dtype)};
-  switch (op) {
-    case ReduceOp::kProd:
-      as.op = CombineOp::kProd;
-      return as;
-    case ReduceOp::kMin:
-      as.op = CombineOp::kMin;
-      return as;
-    case ReduceOp::kMax:
-      as.op = CombineOp::kMax;
-      return as;
-    case ReduceOp::kBitAnd:
-      return {KernelId::combine_bits, CombineOp::kAnd, 1};
-    case ReduceOp::kBitOr:
-      return {KernelId::combine_bits, CombineOp::kOr, 1};
-    case ReduceOp::kBitXor:
-      return {KernelId::combine_bits, CombineOp::kXor, 1};
-    case ReduceOp::kLogicalAnd:
-      as.op = CombineOp::kAnd;
-      break;
-    case ReduceOp::kLogicalOr:
-      as.op = CombineOp::kOr;
-      break;
-    case ReduceOp::kLogicalXor:
-      as.op = CombineOp::kXor;
-      break;
-    case ReduceOp::kMinLoc:
-    case ReduceOp::kMaxLoc:
-      as.op = op == ReduceOp::kMinLoc ? CombineOp::kMinLoc : CombineOp::kMaxLoc;
-      as.kernel = After(KernelId::locate_f32_i32, dtype, DType::kF32I32);
-      return as;
-    default:  // sums, averages
-      return as;
-  }
-  SetTruth(dtype, as);
-  return as;
-}
-
-void Combine(ReduceOp op, DType dtype, void* dst, const void* const* srcs, int n, int64_t count,
-             int divide) {
-  const Combination as = CombinationOf(op, dtype);
-  if (!Fits(n)) {
-    return;
-  }
-  if (n == 1 && divide <= 1 && as.any == 0) {
-    return Copy(dst, srcs[0], count * SizeOf(dtype));
-  }
-  CombineArgs args;
-  const int64_t width = 16 / as.element;
-  args.range = RangeOfAll(dst, srcs, n, as.element, count * (SizeOf(dtype) / as.element), width);
-  args.out = dst;
-  args.op = as.op;
-  args.n = n;
-  args.divide = divide;
-  args.any = as.any;
-  args.one = as.one;
-  std::copy_n(srcs, n, args.srcs);
-  LaunchKernel(as.kernel, args, width);
 }
 
 // ---- Conversion and scaling
@@ -199,37 +72,25 @@ void ScaleAny(DType dtype, void* dst, const void* src, int64_t count, double fac
 
 // ---- Weighted combinations
 
-WeighArgs WeighArgsOf(DType dtype, void* dst, const void* const* srcs, const double* weights, int n,
-                      int64_t count, int64_t width) {
-  WeighArgs args;
-  args.range = RangeOfAll(dst, srcs, n, SizeOf(dtype), count, width);
-  args.out = dst;
-  args.n = n;
-  args.count_votes = args.normalize = false;
-  args.least_divisor = kLeastDivisor;
-  std::copy_n(srcs, n, args.srcs);
-  std::copy_n(weights, n, args.weights);
-  return args;
-}
-
 void CombineWeighted(DType dtype, void* dst, const void* const* srcs, const double* weights, int n,
                      int64_t count) {
-  if (Fits(n)) {
-    const int64_t width = 16 / SizeOf(dtype);
-    const WeighArgs args = WeighArgsOf(dtype, dst, srcs, weights, n, count, width);
-    LaunchKernel(After(KernelId::weigh_f32, dtype), args, width);
+  if (n > kMostSources) {
+    return BoundStream().Note(absl::UnimplementedError(
+        absl::StrCat("a device combines at most ", kMostSources, " arrays, not ", n)));
   }
-}
-
-void CombineAgreeing(Consensus consensus, bool normalize, DType dtype, void* dst,
-                     const void* const* srcs, const double* weights, int n, int64_t count) {
-  if (Fits(n)) {
-    const int64_t width = SizeOf(dtype) == 8 ? 2 : 4;
-    WeighArgs args = WeighArgsOf(dtype, dst, srcs, weights, n, count, width);
-    args.count_votes = consensus == Consensus::kCount;
-    args.normalize = normalize;
-    LaunchKernel(After(KernelId::agree_f32, dtype), args, width);
+  const int64_t element = SizeOf(dtype), width = 16 / element;
+  std::array<Operand, kMostSources + 1> operands;
+  for (int j = 0; j < n; ++j) {
+    operands[static_cast<size_t>(j)] = {srcs[j], element};
   }
+  operands[static_cast<size_t>(n)] = {dst, element};
+  device_loops::WeighArgs args;
+  args.range = RangeOf(count, width, absl::MakeSpan(operands).first(static_cast<size_t>(n) + 1));
+  args.out = dst;
+  args.n = n;
+  std::copy_n(srcs, n, args.srcs);
+  std::copy_n(weights, n, args.weights);
+  LaunchKernel(After(KernelId::weigh_f32, dtype), args, width);
 }
 
 // ---- Sums and searches
@@ -474,7 +335,7 @@ void OuterStep(const SgdArgs& sgd, float scale, float* anchor, float* momentum, 
 
 constexpr Kernels kCudaKernels = {
     .name = "cuda",
-    .combine = Combine,
+    .combine = nullptr,  // no rank combines contributions on a device
     .cast = Cast,
     .square_of_delta = SquareOfDelta,
     .weighted_delta = WeightedDelta,
@@ -484,7 +345,7 @@ constexpr Kernels kCudaKernels = {
     .axpy = Axpy,
     .scale_any = ScaleAny,
     .combine_weighted = CombineWeighted,
-    .combine_agreeing = CombineAgreeing,
+    .combine_agreeing = nullptr,
     .accumulate = Accumulate,
     .all_finite = AllFinite,
     .sgd = Sgd,

@@ -7,7 +7,7 @@ namespace entrain {
 
 // Returns the one table for all devices. Its functions use the calling thread's KernelStream and
 // must not be called without one. The functions report errors by KernelStream::Note: more than
-// kMostSources contributions, or an error of the driver.
+// kMostSources arrays, or an error of the driver.
 const Kernels& CudaKernels();
 
 }  // namespace entrain

@@ -31,10 +31,8 @@ namespace entrain {
   X(cuMemFree_v2)                \
   X(cuMemHostAlloc)              \
   X(cuMemFreeHost)               \
-  X(cuMemGetAddressRange_v2)     \
   X(cuMemcpyAsync)               \
   X(cuMemsetD8Async)             \
-  X(cuPointerGetAttribute)       \
   X(cuPointerGetAttributes)      \
   X(cuStreamCreateWithPriority)  \
   X(cuStreamDestroy_v2)          \
@@ -46,9 +44,6 @@ namespace entrain {
   X(cuEventDestroy_v2)           \
   X(cuEventRecord)               \
   X(cuEventQuery)                \
-  X(cuIpcGetMemHandle)           \
-  X(cuIpcOpenMemHandle_v2)       \
-  X(cuIpcCloseMemHandle)         \
   X(cuModuleLoadData)            \
   X(cuModuleGetFunction)         \
   X(cuLaunchKernel)

@@ -15,30 +15,11 @@ struct Range {
   int64_t count, head;
 };
 
-enum class CombineOp : int32_t { kSum, kProd, kMin, kMax, kAnd, kOr, kXor, kMinLoc, kMaxLoc };
-
-// ForEachPointer calls f for each pointer among the arguments, so that a test can check and
-// translate the pointers.
-struct CombineArgs {
-  Range range;  // for bitwise kAnd, kOr and kXor: in bytes
-  void* out;
-  CombineOp op;
-  int32_t n, divide;  // divide > 1: the sum is divided by it
-  uint64_t any, one;  // for logical operations: an element is true if it has any bit of `any`; the
-                      // value true is `one`
-  const void* srcs[kMostSources];
-  template <typename F>
-  void ForEachPointer(F f) {
-    f(out);
-    for (int j = 0; j < n; ++j) {
-      f(srcs[j]);
-    }
-  }
-};
-
 // Types, named like their kernels.
 enum class FloatType : int32_t { kF32, kF64, kBF16, kF16, kF8E4M3, kF8E5M2 };
 
+// ForEachPointer calls f for each pointer among the arguments, so that a test can check and
+// translate the pointers.
 struct CastArgs {
   Range range;
   void* out;
@@ -79,8 +60,6 @@ struct WeighArgs {
   Range range;
   void* out;
   int32_t n;
-  bool count_votes, normalize;  // normalize: divide by the sum of agreeing weights
-  double least_divisor;
   const void* srcs[kMostSources];
   double weights[kMostSources];
   template <typename F>

@@ -5,80 +5,51 @@
 
 #include "lib/device/cuda/kernel_args.h"
 
-#define ENTRAIN_CUDA_KERNELS(X)                                    \
-  X(combine_f32, CombineArgs, Combine<float>)                      \
-  X(combine_f64, CombineArgs, Combine<double>)                     \
-  X(combine_bf16, CombineArgs, Combine<BF16>)                      \
-  X(combine_f16, CombineArgs, Combine<F16>)                        \
-  X(combine_f8_e4m3, CombineArgs, Combine<E4M3>)                   \
-  X(combine_f8_e5m2, CombineArgs, Combine<E5M2>)                   \
-  X(combine_i8, CombineArgs, Combine<int8_t>)                      \
-  X(combine_u8, CombineArgs, Combine<uint8_t>)                     \
-  X(combine_i16, CombineArgs, Combine<int16_t>)                    \
-  X(combine_u16, CombineArgs, Combine<uint16_t>)                   \
-  X(combine_i32, CombineArgs, Combine<int32_t>)                    \
-  X(combine_u32, CombineArgs, Combine<uint32_t>)                   \
-  X(combine_i64, CombineArgs, Combine<int64_t>)                    \
-  X(combine_u64, CombineArgs, Combine<uint64_t>)                   \
-  X(combine_bits, CombineArgs, CombineBits)                        \
-  X(combine_truths_1, CombineArgs, CombineTruths<uint8_t>)         \
-  X(combine_truths_2, CombineArgs, CombineTruths<uint16_t>)        \
-  X(combine_truths_4, CombineArgs, CombineTruths<uint32_t>)        \
-  X(combine_truths_8, CombineArgs, CombineTruths<uint64_t>)        \
-  X(locate_f32_i32, CombineArgs, (CombinePairs<float, int32_t>))   \
-  X(locate_f64_i64, CombineArgs, (CombinePairs<double, int64_t>))  \
-  X(locate_i32_i32, CombineArgs, (CombinePairs<int32_t, int32_t>)) \
-  X(locate_i64_i64, CombineArgs, (CombinePairs<int64_t, int64_t>)) \
-  X(cast_f32, CastArgs, CastFrom<float>)                           \
-  X(cast_f64, CastArgs, CastFrom<double>)                          \
-  X(cast_bf16, CastArgs, CastFrom<BF16>)                           \
-  X(cast_f16, CastArgs, CastFrom<F16>)                             \
-  X(cast_f8_e4m3, CastArgs, CastFrom<E4M3>)                        \
-  X(cast_f8_e5m2, CastArgs, CastFrom<E5M2>)                        \
-  X(accumulate_f32, AccumulateArgs, Accumulate<float>)             \
-  X(accumulate_f64, AccumulateArgs, Accumulate<double>)            \
-  X(accumulate_bf16, AccumulateArgs, Accumulate<BF16>)             \
-  X(accumulate_f16, AccumulateArgs, Accumulate<F16>)               \
-  X(accumulate_f8_e4m3, AccumulateArgs, Accumulate<E4M3>)          \
-  X(accumulate_f8_e5m2, AccumulateArgs, Accumulate<E5M2>)          \
-  X(scale_f32, ScaleArgs, Scale<float>)                            \
-  X(scale_f64, ScaleArgs, Scale<double>)                           \
-  X(scale_bf16, ScaleArgs, Scale<BF16>)                            \
-  X(scale_f16, ScaleArgs, Scale<F16>)                              \
-  X(scale_f8_e4m3, ScaleArgs, Scale<E4M3>)                         \
-  X(scale_f8_e5m2, ScaleArgs, Scale<E5M2>)                         \
-  X(scale_8, ScaleArgs, Scale<uint8_t>)                            \
-  X(scale_16, ScaleArgs, Scale<uint16_t>)                          \
-  X(scale_32, ScaleArgs, Scale<uint32_t>)                          \
-  X(scale_64, ScaleArgs, Scale<uint64_t>)                          \
-  X(weigh_f32, WeighArgs, Weigh<float>)                            \
-  X(weigh_f64, WeighArgs, Weigh<double>)                           \
-  X(weigh_bf16, WeighArgs, Weigh<BF16>)                            \
-  X(weigh_f16, WeighArgs, Weigh<F16>)                              \
-  X(weigh_f8_e4m3, WeighArgs, Weigh<E4M3>)                         \
-  X(weigh_f8_e5m2, WeighArgs, Weigh<E5M2>)                         \
-  X(agree_f32, WeighArgs, Agree<float>)                            \
-  X(agree_f64, WeighArgs, Agree<double>)                           \
-  X(agree_bf16, WeighArgs, Agree<BF16>)                            \
-  X(agree_f16, WeighArgs, Agree<F16>)                              \
-  X(agree_f8_e4m3, WeighArgs, Agree<E4M3>)                         \
-  X(agree_f8_e5m2, WeighArgs, Agree<E5M2>)                         \
-  X(weighted_delta, FloatsArgs, WeightedDelta)                     \
-  X(axpy, FloatsArgs, Axpy)                                        \
-  X(ascend, FloatsArgs, Ascend)                                    \
-  X(add_sharpness, FloatsArgs, AddSharpness)                       \
-  X(square_of_delta, SumArgs, SquareOfDelta)                       \
-  X(sum_of_squares, SumArgs, SumOfSquares)                         \
-  X(sum_of_squared_products, SumArgs, SumOfSquaredProducts)        \
-  X(find_bad_1, FiniteArgs, FindBad<uint8_t>)                      \
-  X(find_bad_2, FiniteArgs, FindBad<uint16_t>)                     \
-  X(find_bad_4, FiniteArgs, FindBad<uint32_t>)                     \
-  X(find_bad_8, FiniteArgs, FindBad<uint64_t>)                     \
-  X(sgd_step, SgdStepArgs, SgdStep)                                \
-  X(adamw_step, AdamwStepArgs, AdamwStep)                          \
-  X(lion_step, LionStepArgs, LionStep)                             \
-  X(agd_step, AgdStepArgs, AgdStep)                                \
-  X(outer_step, OuterStepArgs, OuterStep)                          \
+#define ENTRAIN_CUDA_KERNELS(X)                             \
+  X(cast_f32, CastArgs, CastFrom<float>)                    \
+  X(cast_f64, CastArgs, CastFrom<double>)                   \
+  X(cast_bf16, CastArgs, CastFrom<BF16>)                    \
+  X(cast_f16, CastArgs, CastFrom<F16>)                      \
+  X(cast_f8_e4m3, CastArgs, CastFrom<E4M3>)                 \
+  X(cast_f8_e5m2, CastArgs, CastFrom<E5M2>)                 \
+  X(accumulate_f32, AccumulateArgs, Accumulate<float>)      \
+  X(accumulate_f64, AccumulateArgs, Accumulate<double>)     \
+  X(accumulate_bf16, AccumulateArgs, Accumulate<BF16>)      \
+  X(accumulate_f16, AccumulateArgs, Accumulate<F16>)        \
+  X(accumulate_f8_e4m3, AccumulateArgs, Accumulate<E4M3>)   \
+  X(accumulate_f8_e5m2, AccumulateArgs, Accumulate<E5M2>)   \
+  X(scale_f32, ScaleArgs, Scale<float>)                     \
+  X(scale_f64, ScaleArgs, Scale<double>)                    \
+  X(scale_bf16, ScaleArgs, Scale<BF16>)                     \
+  X(scale_f16, ScaleArgs, Scale<F16>)                       \
+  X(scale_f8_e4m3, ScaleArgs, Scale<E4M3>)                  \
+  X(scale_f8_e5m2, ScaleArgs, Scale<E5M2>)                  \
+  X(scale_8, ScaleArgs, Scale<uint8_t>)                     \
+  X(scale_16, ScaleArgs, Scale<uint16_t>)                   \
+  X(scale_32, ScaleArgs, Scale<uint32_t>)                   \
+  X(scale_64, ScaleArgs, Scale<uint64_t>)                   \
+  X(weigh_f32, WeighArgs, Weigh<float>)                     \
+  X(weigh_f64, WeighArgs, Weigh<double>)                    \
+  X(weigh_bf16, WeighArgs, Weigh<BF16>)                     \
+  X(weigh_f16, WeighArgs, Weigh<F16>)                       \
+  X(weigh_f8_e4m3, WeighArgs, Weigh<E4M3>)                  \
+  X(weigh_f8_e5m2, WeighArgs, Weigh<E5M2>)                  \
+  X(weighted_delta, FloatsArgs, WeightedDelta)              \
+  X(axpy, FloatsArgs, Axpy)                                 \
+  X(ascend, FloatsArgs, Ascend)                             \
+  X(add_sharpness, FloatsArgs, AddSharpness)                \
+  X(square_of_delta, SumArgs, SquareOfDelta)                \
+  X(sum_of_squares, SumArgs, SumOfSquares)                  \
+  X(sum_of_squared_products, SumArgs, SumOfSquaredProducts) \
+  X(find_bad_1, FiniteArgs, FindBad<uint8_t>)               \
+  X(find_bad_2, FiniteArgs, FindBad<uint16_t>)              \
+  X(find_bad_4, FiniteArgs, FindBad<uint32_t>)              \
+  X(find_bad_8, FiniteArgs, FindBad<uint64_t>)              \
+  X(sgd_step, SgdStepArgs, SgdStep)                         \
+  X(adamw_step, AdamwStepArgs, AdamwStep)                   \
+  X(lion_step, LionStepArgs, LionStep)                      \
+  X(agd_step, AgdStepArgs, AgdStep)                         \
+  X(outer_step, OuterStepArgs, OuterStep)                   \
   X(hash_words, HashArgs, HashWords)
 
 namespace entrain {

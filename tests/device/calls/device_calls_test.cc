@@ -84,8 +84,7 @@ class EveryWay : public testing::TestWithParam<std::tuple<const char*, int>> {
 };
 
 INSTANTIATE_TEST_SUITE_P(, EveryWay,
-                         testing::Combine(testing::Values("inproc", "inproc,cuda", "shm,cuda",
-                                                          "inproc,nccl"),
+                         testing::Combine(testing::Values("inproc", "inproc,nccl"),
                                           testing::Values(1, 2, 4)),
                          [](const auto& one) {
                            std::string name =
@@ -102,7 +101,7 @@ TEST_P(EveryWay, GivesWhatTheReferenceGives) {
     // Freeing device memory waits for all streams of the process, which are those of all ranks
     // here. So memory is freed only while no rank is in a call.
     std::vector<std::unique_ptr<DeviceTrial>> trials;
-    // Counts: nothing, few, odd, enough for direct calls, and several pieces.
+    // Counts: nothing, few, odd, many, and several pieces.
     for (const int64_t count :
          {int64_t{0}, int64_t{1}, int64_t{1001}, int64_t{40'000}, int64_t{1'300'007} / size()}) {
       for (const CallKind kind : kKinds) {
@@ -393,11 +392,10 @@ TEST(DeviceCalls, ADensityThatKeepsNothingHarmsNobody) {
   });
 }
 
-// Checks which path has run, by its kernels.
+// Checks which path has run, by the bytes that the transports send.
 TEST_P(EveryWay, IsTheWayThatIsTaken) {
   ASSERT_EQ(kFakes, !OnRealDevice());
   ENTRAIN_NEEDS_FAKE();
-  const int before = CallsOf("cuLaunchKernel");
   RunRanks(size(), options(), [&](const Comm& comm) {
     Device& device = DeviceOf(comm);
     TestStream stream(device);
@@ -406,13 +404,9 @@ TEST_P(EveryWay, IsTheWayThatIsTaken) {
     ASSERT_EQ(comm->Run(trial.call), absl::OkStatus());
     trial.Check();
     const int64_t sent = static_cast<int64_t>(comm->stats().bytes_sent);
-    const bool staged = options().transports == "inproc";
-    EXPECT_EQ(staged && size() > 1, sent > 40'000 * 4) << sent;
+    EXPECT_EQ(!offloaded() && size() > 1, sent > 40'000 * 4) << sent;
     ASSERT_EQ(comm->Barrier(), absl::OkStatus());
   });
-  // A single rank combines nothing.
-  const bool direct = options().transports.find("cuda") != std::string::npos && size() > 1;
-  EXPECT_EQ(CallsOf("cuLaunchKernel") > before, direct);
 }
 
 // All memory that the process keeps is there after the first round.
@@ -468,26 +462,11 @@ TEST_P(EveryWay, CallsOfOneSizeFindTheirMemoryOnce) {
   });
 }
 
-// A call that a device cannot combine at once takes another path. All ranks know this before they
-// begin.
-TEST(DeviceCalls, AreDirectOfAsManyRanksAsADeviceCombines) {
-  const Device& device = TestDevice();
-  Call call;
-  call.dtype = DType::kF32;
-  call.count = 100'000;
-  for (const CallKind kind : kKinds) {
-    call.kind = kind;
-    EXPECT_TRUE(DirectServes(call, device.most_sources(), device)) << NameOf(kind);
-    EXPECT_EQ(DirectServes(call, device.most_sources() + 1, device), !Reduces(kind))
-        << NameOf(kind);
-  }
-}
-
 // ---- Errors
 
 TEST(DeviceCalls, RefuseWhatIsNotWhereTheCallSays) {
   TestDevices();
-  RunRanks(2, {.transports = "inproc,cuda"}, [&](const Comm& comm) {
+  RunRanks(2, {.transports = "inproc"}, [&](const Comm& comm) {
     std::vector<float> host(100);
     TestMemory memory(TestDevice(), 400);
     Call call;
@@ -517,7 +496,7 @@ TEST(DeviceCalls, RefuseWhatIsNotWhereTheCallSays) {
 
 TEST(DeviceCalls, HostAndDeviceRanksAreAMismatch) {
   TestDevices();
-  RunRanks(2, {.transports = "inproc,cuda"}, [&](const Comm& comm) {
+  RunRanks(2, {.transports = "inproc"}, [&](const Comm& comm) {
     std::vector<float> host(100);
     TestMemory memory(TestDevice(), 400);
     Call call;
@@ -538,7 +517,7 @@ TEST(DeviceCalls, HostAndDeviceRanksAreAMismatch) {
 // the driver may wait for all streams.
 TEST(DeviceCalls, WaitForAStreamNoLongerThanTheirTime) {
   TestDevices();
-  RunRanks(2, {.transports = "inproc,cuda"}, [&](const Comm& comm) {
+  RunRanks(2, {.transports = "inproc"}, [&](const Comm& comm) {
     Device& device = TestDevice(OnRealDevice() ? 0 : comm->rank());
     TestStream stream(device);
     const auto word = device.AllocatePinned(64);
@@ -630,7 +609,7 @@ TEST(DeviceCalls, BeginWithShortNapsAfterATimeWithoutCalls) {
 TEST(DeviceCalls, OfADestroyedCommunicatorAreAborted) {
   TestDevices();
   absl::Notification ended;
-  RunRanks(2, {.transports = "inproc,cuda"}, [&](const Comm& comm) {
+  RunRanks(2, {.transports = "inproc"}, [&](const Comm& comm) {
     auto part = comm->Split(0, comm->rank());
     ASSERT_TRUE(part.ok()) << part.status();
     if (comm->rank() == 1) {
@@ -688,37 +667,30 @@ TEST(DeviceCalls, EndWithWhatTheDriverSaid) {
 }
 
 // After an error, the call is not over until the device has finished what it was given before.
-void OverWhenTheDeviceHasDone(CallKind kind, const char* transports) {
+TEST(DeviceCalls, AreNotOverBeforeCopiesToTheHost) {
+  ENTRAIN_NEEDS_FAKE();
   TestDevices();
   std::barrier together(2);
-  RunRanks(2, {.transports = transports}, [&](const Comm& comm) {
+  RunRanks(2, {.transports = "inproc"}, [&](const Comm& comm) {
     Device& device = TestDevice();
     TestStream stream(device);
-    const TrialSpec spec{kind, 300'000, 0, false, false, 1};
+    const TrialSpec spec{CallKind::kAllToAll, 300'000, 0, false, false, 1};
     DeviceTrial trial(device, spec, comm->rank(), 2, stream.get());
     ASSERT_EQ(comm->Run(trial.call), absl::OkStatus());
     stream.Finish();
     trial.call.options.on_stream = false;
     trial.call.options.stream = nullptr;
     together.arrive_and_wait();
-    if (comm->rank() == 1 && kind != CallKind::kGather) {
+    if (comm->rank() == 1) {
       together.arrive_and_wait();
       return;
     }
-    if (comm->rank() == 0) {
-      FailCall("cuMemcpyAsync", 2, 719);
-      PauseFake(true);
-    }
-    if (kind == CallKind::kGather) {
-      together.arrive_and_wait();
-    }
+    FailCall("cuMemcpyAsync", 2, 719);
+    PauseFake(true);
     const auto work = comm->Start(trial.call);
     ASSERT_TRUE(work.ok()) << work.status();
-    // The other rank may learn of the end before it has given the device anything.
-    if (comm->rank() == 0) {
-      EXPECT_FALSE((*work)->Wait(Deadline::After(300 * kMillisecond)));
-      EXPECT_FALSE(comm->status().ok());
-    }
+    EXPECT_FALSE((*work)->Wait(Deadline::After(300 * kMillisecond)));
+    EXPECT_FALSE(comm->status().ok());
     together.arrive_and_wait();
     PauseFake(false);
     EXPECT_TRUE((*work)->Wait(Deadline::After(10 * kSecond)));
@@ -726,22 +698,12 @@ void OverWhenTheDeviceHasDone(CallKind kind, const char* transports) {
   });
 }
 
-TEST(DeviceCalls, AreNotOverBeforeCopiesToTheHost) {
-  ENTRAIN_NEEDS_FAKE();
-  OverWhenTheDeviceHasDone(CallKind::kAllToAll, "inproc");
-}
-
-TEST(DeviceCalls, AreNotOverBeforeWhatTheyReadOfOthers) {
-  ENTRAIN_NEEDS_FAKE();
-  OverWhenTheDeviceHasDone(CallKind::kGather, "inproc,cuda");
-}
-
 // If a rank has no bytes, its device is known only from the stream or the thread.
 TEST(DeviceCalls, WithoutBuffersAreOnTheDeviceOfTheirStream) {
   ENTRAIN_NEEDS_FAKE();
   for (const bool has_stream : {false, true}) {
     TestDevices();
-    RunRanks(2, {.transports = "inproc,cuda"}, [&](const Comm& comm) {
+    RunRanks(2, {.transports = "inproc"}, [&](const Comm& comm) {
       Device& device = TestDevice(2 + comm->rank());
       TestStream stream(device);
       Call call;
@@ -769,7 +731,7 @@ TEST(DeviceCalls, WithoutBuffersAreOnTheDeviceOfTheirStream) {
 // stream is delayed.
 TEST(DeviceCalls, ThatBlockHoldNoStream) {
   TestDevices();
-  RunRanks(2, {.transports = "inproc,cuda", .timeout_ns = 5 * kSecond}, [&](const Comm& comm) {
+  RunRanks(2, {.transports = "inproc", .timeout_ns = 5 * kSecond}, [&](const Comm& comm) {
     TestMemory memory(TestDevice(), 400'000);
     ASSERT_TRUE(TestDevice().Fill(memory.get(), 0, 400'000, nullptr).ok());
     ASSERT_EQ(comm->Barrier(), absl::OkStatus());

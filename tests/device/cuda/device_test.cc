@@ -1,22 +1,16 @@
-// Device as lib/device/cuda implements it: memory, copies, streams, events, words, other processes,
-// errors.
+// Device as lib/device/cuda implements it: memory, copies, streams, events, words, errors.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <numeric>
 #include <thread>
 
-#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 
 #include "tests/device/cuda/on_device.h"
-
-extern char** environ;
 
 namespace entrain {
 namespace {
@@ -203,103 +197,6 @@ TEST(CudaDevice, TwoDevicesAreTwo) {
   ASSERT_TRUE(other.Copy(out.data(), here.get(), 100, stream.get()).ok());
   stream.Finish();
   EXPECT_EQ(in, out);
-}
-
-// ---- Other processes
-
-constexpr int64_t kShared = 5000, kOffset = 1234;
-
-// Runs the test IpcPeer.DISABLED_* of this program with the export in its environment. Returns its
-// exit code.
-int RunPeer(const char* test, const DeviceExport& memory) {
-  const std::string handle = absl::BytesToHexString(absl::string_view(
-      reinterpret_cast<const char*>(memory.allocation.data()), memory.allocation.size()));
-  const std::string filter = absl::StrCat("--gtest_filter=IpcPeer.DISABLED_", test);
-  const std::string exported = absl::StrCat("TEST_EXPORT=", handle);
-  const std::string offset = absl::StrCat("TEST_OFFSET=", memory.offset);
-  std::vector<char*> environment;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    environment.push_back(*entry);
-  }
-  environment.push_back(const_cast<char*>(exported.c_str()));
-  environment.push_back(const_cast<char*>(offset.c_str()));
-  environment.push_back(nullptr);
-  char self[] = "/proc/self/exe", also[] = "--gtest_also_run_disabled_tests";
-  char* arguments[] = {self, const_cast<char*>(filter.c_str()), also, nullptr};
-  pid_t pid = 0;
-  EXPECT_EQ(posix_spawn(&pid, self, nullptr, nullptr, arguments, environment.data()), 0);
-  int status = -1;
-  EXPECT_EQ(waitpid(pid, &status, 0), pid);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
-}
-
-DeviceExport ExportFromEnvironment() {
-  DeviceExport memory;
-  const std::string bytes = absl::HexStringToBytes(std::getenv("TEST_EXPORT"));
-  std::memcpy(memory.allocation.data(), bytes.data(), memory.allocation.size());
-  memory.offset = std::atoll(std::getenv("TEST_OFFSET"));
-  return memory;
-}
-
-// The test below starts this one: it opens the memory twice and adds 1 to its content.
-TEST(IpcPeer, DISABLED_AddsOne) {
-  Device& device = TestDevice();
-  const DeviceExport memory = ExportFromEnvironment();
-  ASSERT_EQ(memory.offset, kOffset);
-  const auto opened = device.Open(memory), again = device.Open(memory);
-  ASSERT_TRUE(opened.ok()) << opened.status();
-  ASSERT_TRUE(again.ok());
-  EXPECT_EQ(*opened, *again);
-  device.Close(memory);
-  char* const there = static_cast<char*>(*opened) + memory.offset;
-  const auto place = TestDevices().PlaceOf(there);
-  ASSERT_TRUE(place.ok());
-  EXPECT_EQ(place->kind, MemoryKind::kDevice);
-  TestStream stream(device);
-  std::vector<char> bytes(kShared);
-  ASSERT_TRUE(device.Copy(bytes.data(), there, kShared, stream.get()).ok());
-  stream.Finish();
-  ASSERT_EQ(bytes, Pattern(kShared, 9));
-  for (char& byte : bytes) {
-    byte = static_cast<char>(byte + 1);
-  }
-  ASSERT_TRUE(device.Copy(there, bytes.data(), kShared, stream.get()).ok());
-  stream.Finish();
-  device.Close(memory);
-  device.Close(memory);  // a further Close has no effect
-}
-
-TEST(CudaDevice, AnotherProcessReadsAndWritesWhatIsExported) {
-  Device& device = TestDevice();
-  const TestMemory memory(device, kOffset + kShared);
-  TestStream stream(device);
-  const std::vector<char> in = Pattern(kShared, 9);
-  ASSERT_TRUE(device.Copy(memory.get() + kOffset, in.data(), kShared, stream.get()).ok());
-  stream.Finish();
-  const auto exported = device.Export(memory.get() + kOffset);
-  ASSERT_TRUE(exported.ok()) << exported.status();
-  EXPECT_EQ(exported->offset, kOffset);
-  ASSERT_EQ(RunPeer("AddsOne", *exported), 0);
-  std::vector<char> out(kShared);
-  ASSERT_TRUE(device.Copy(out.data(), memory.get() + kOffset, kShared, stream.get()).ok());
-  stream.Finish();
-  for (size_t i = 0; i < in.size(); ++i) {
-    ASSERT_EQ(out[i], static_cast<char>(in[i] + 1)) << i;
-  }
-  EXPECT_FALSE(device.Open(*exported).ok());  // memory of this process
-}
-
-TEST(CudaDevice, WhatCannotBeExportedIsRefused) {
-  Device& device = TestDevice();
-  const auto pinned = device.AllocatePinned(100);
-  ASSERT_TRUE(pinned.ok());
-  EXPECT_TRUE(absl::IsUnimplemented(device.Export(*pinned).status()));
-  int on_stack = 0;
-  EXPECT_FALSE(device.Export(&on_stack).ok());
-  DeviceExport nonsense;
-  nonsense.allocation.fill(0xff);
-  EXPECT_FALSE(device.Open(nonsense).ok());
-  device.FreePinned(*pinned);
 }
 
 // ---- Errors

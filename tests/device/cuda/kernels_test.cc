@@ -44,31 +44,6 @@ class LargeArrays : public ::testing::Test {
   Random random_{77};
 };
 
-TEST_F(LargeArrays, CombineAsTheBaseTableDoes) {
-  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kF8E4M3, DType::kI8,
-                            DType::kI64, DType::kF64I64}) {
-    const ReduceOp op = IsPair(dtype) ? ReduceOp::kMinLoc : ReduceOp::kSum;
-    const Array a = Filled(dtype), b = Filled(dtype), c = Filled(dtype);
-    const void* const in[] = {a.data(), b.data(), c.data()};
-    Array got(dtype, kLarge, 1), want(dtype, kLarge);
-    const int divide = IsPair(dtype) ? 1 : 3;
-    StagedKernels().combine(op, dtype, got.data(), in, 3, kLarge, divide);
-    Base().combine(op, dtype, want.data(), in, 3, kLarge, divide);
-    EXPECT_TRUE(SameArrays(got, want)) << NameOf(dtype);
-  }
-}
-
-TEST_F(LargeArrays, BitsAndTruthsAsTheBaseTableDoes) {
-  const Array a = Filled(DType::kU16, 3), b = Filled(DType::kU16, 3);
-  const void* const in[] = {a.data(), b.data()};
-  for (const ReduceOp op : {ReduceOp::kBitXor, ReduceOp::kLogicalXor}) {
-    Array got(DType::kU16, kLarge, 3), want(DType::kU16, kLarge);
-    StagedKernels().combine(op, DType::kU16, got.data(), in, 2, kLarge, 1);
-    Base().combine(op, DType::kU16, want.data(), in, 2, kLarge, 1);
-    EXPECT_TRUE(SameArrays(got, want));
-  }
-}
-
 TEST_F(LargeArrays, StepsAsTheBaseTableDoes) {
   const SgdArgs outer = {
       .lr = 0.7, .momentum = 0.9, .weight_decay = 0, .nesterov = true, .first_step = false};
@@ -230,7 +205,7 @@ TEST(CudaKernels, ThoseThatReturnANumberAreWaitedForAsLongAsTheStreamAllows) {
   device.FreePinned(*pinned);
 }
 
-TEST(CudaKernels, MoreContributionsThanALaunchTakesAreRefused) {
+TEST(CudaKernels, MoreArraysThanALaunchTakesAreRefused) {
   Device& device = TestDevice();
   TestStream stream(device);
   const TestMemory memory(device, 64);
@@ -238,14 +213,11 @@ TEST(CudaKernels, MoreContributionsThanALaunchTakesAreRefused) {
   const std::vector<double> weights(241, 1.0);
   for (const int n : {240, 241}) {
     KernelStream bound(device, stream.get());
-    device.kernels().combine(ReduceOp::kMax, DType::kF32, memory.get(), in.data(), n, 16, 1);
-    const absl::Status combined = bound.status();
     device.kernels().combine_weighted(DType::kF32, memory.get(), in.data(), weights.data(), n, 16);
     EXPECT_EQ(bound.status().ok(), n == 240);
-    EXPECT_EQ(combined.ok(), n == 240);
     if (n == 241) {
-      EXPECT_TRUE(absl::IsUnimplemented(combined));
-      EXPECT_THAT(std::string(combined.message()), HasSubstr("at most 240 contributions, not 241"));
+      EXPECT_TRUE(absl::IsUnimplemented(bound.status()));
+      EXPECT_THAT(std::string(bound.status().message()), HasSubstr("at most 240 arrays, not 241"));
     }
   }
 }

@@ -67,7 +67,7 @@ inline void PauseFake(bool paused) {
 // Returns the numbers of all objects that must be freed.
 inline std::vector<int> LiveOnFake() {
   std::vector<int> live;
-  for (const char* const what : {"stream", "event", "device memory", "pinned memory", "import"}) {
+  for (const char* const what : {"stream", "event", "device memory", "pinned memory"}) {
     live.push_back(OfFake<decltype(FakeCudaLive)>("FakeCudaLive")(what));
   }
   return live;

@@ -111,14 +111,6 @@ int64_t BytesOf(DType dtype, int64_t count) {
   return count * SizeOf(dtype);
 }
 
-void Combine(ReduceOp op, DType dtype, void* dst, const void* const* srcs, int n, int64_t count,
-             int divide) {
-  Stage stage;
-  void* const out = stage.At(dst, BytesOf(dtype, count));
-  const auto in = All(stage, srcs, n, BytesOf(dtype, count));
-  stage.Run([&](const Kernels& k) { k.combine(op, dtype, out, in.data(), n, count, divide); });
-}
-
 void Cast(void* dst, DType to, const void* src, DType from, int64_t count) {
   Stage stage;
   void* const out = stage.At(dst, BytesOf(to, count));
@@ -173,16 +165,6 @@ void CombineWeighted(DType dtype, void* dst, const void* const* srcs, const doub
   const auto in = All(stage, srcs, n, BytesOf(dtype, count));
   stage.Run(
       [&](const Kernels& k) { k.combine_weighted(dtype, out, in.data(), weights, n, count); });
-}
-
-void CombineAgreeing(Consensus consensus, bool normalize, DType dtype, void* dst,
-                     const void* const* srcs, const double* weights, int n, int64_t count) {
-  Stage stage;
-  void* const out = stage.At(dst, BytesOf(dtype, count));
-  const auto in = All(stage, srcs, n, BytesOf(dtype, count));
-  stage.Run([&](const Kernels& k) {
-    k.combine_agreeing(consensus, normalize, dtype, out, in.data(), weights, n, count);
-  });
 }
 
 void Accumulate(float* acc, const void* src, DType from, int64_t count) {
@@ -263,7 +245,7 @@ void OuterStep(const SgdArgs& args, float scale, float* anchor, float* momentum,
 
 constexpr Kernels kStaged = {
     .name = "cuda",
-    .combine = Combine,
+    .combine = nullptr,
     .cast = Cast,
     .square_of_delta = SquareOfDelta,
     .weighted_delta = WeightedDelta,
@@ -273,7 +255,7 @@ constexpr Kernels kStaged = {
     .axpy = Axpy,
     .scale_any = ScaleAny,
     .combine_weighted = CombineWeighted,
-    .combine_agreeing = CombineAgreeing,
+    .combine_agreeing = nullptr,
     .accumulate = Accumulate,
     .all_finite = AllFinite,
     .sgd = Sgd,

@@ -112,6 +112,23 @@ TEST_F(OffloadedCalls, RanksOfOneDeviceDoWithoutIt) {
   EXPECT_EQ(OfFakeNccl("FakeNcclLaunches"), before);
 }
 
+// A communicator that was split from another meets anew.
+TEST_F(OffloadedCalls, PartsOfACommunicatorHaveTheirOwn) {
+  RunRanks(kRanks, options(), [&](const Comm& comm) {
+    Device& device = TestDevice(comm->rank());
+    TestStream stream(device);
+    const auto part = comm->Split(comm->rank() / 2, comm->rank()).value();
+    for (int i = 0; i < 2; ++i) {
+      DeviceTrial trial(device, {CallKind::kAllReduce, 40'000, 0, true, false, 1}, part->rank(),
+                        part->size(), stream.get());
+      ASSERT_EQ(part->Run(trial.call), absl::OkStatus());
+      trial.Check();
+    }
+    EXPECT_LT(part->stats().bytes_sent, 40'000u);
+    ASSERT_EQ(comm->Barrier(), absl::OkStatus());
+  });
+}
+
 TEST_F(OffloadedCalls, AnErrorOfNcclsEndsTheCommunicatorOnAllRanks) {
   setenv("FAKE_NCCL_FAIL", "1:6", 1);
   std::barrier together(2);  // a library barrier would end with the first failure

@@ -49,13 +49,9 @@ class RecordingDevice final : public Device {
   absl::Status Record(EventHandle event, StreamHandle stream) override;
   absl::StatusOr<bool> Reached(EventHandle) override { return true; }
   absl::Status AwaitEvent(StreamHandle stream, EventHandle event) override;
-  absl::StatusOr<DeviceExport> Export(const void*) override { return DeviceExport{}; }
-  absl::StatusOr<void*> Open(const DeviceExport&) override { return nullptr; }
-  void Close(const DeviceExport&) override {}
   absl::StatusOr<uint64_t> Hash(const void*, int64_t, StreamHandle, Deadline) override {
     return absl::UnimplementedError("Hash");
   }
-  int most_sources() const override { return 1; }
   const Kernels& kernels() const override;
 
  private:

@@ -83,11 +83,6 @@ bool AttributeOf(const FakeMemory& memory, CUpointer_attribute attribute, void* 
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
       std::memcpy(out, &memory.ordinal, sizeof(int));
       return true;
-    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: {
-      const int capable = memory.origin == MemoryOrigin::kDevice && memory.exportable ? 1 : 0;
-      std::memcpy(out, &capable, sizeof(capable));
-      return true;
-    }
     default:
       return false;
   }
@@ -141,7 +136,6 @@ FAKE_EXPORT int FakeCudaLive(const char* what) {
   return kind == "stream" || kind == "event" ? DriverState::Get().Live(kind == "stream")
          : kind == "device memory"           ? Memory().Live(MemoryOrigin::kDevice)
          : kind == "pinned memory"           ? Memory().Live(MemoryOrigin::kPinned)
-         : kind == "import"                  ? Memory().Live(MemoryOrigin::kOpened)
                                              : -1;
 }
 FAKE_EXPORT void FakeCudaPause(int paused) {
@@ -260,13 +254,6 @@ FAKE_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr* out, size_t bytes) {
   return Memory().Allocate(DriverState::Get().Current()->ordinal, bytes, out);
 }
 
-// The memory is of a pool, so no other process can open a handle of it.
-FAKE_EXPORT CUresult cuMemAllocAsync(CUdeviceptr* out, size_t bytes, CUstream handle) {
-  FAKE_ENTER(true)
-  FAKE_STREAM(stream, handle)
-  return Memory().Allocate(stream->ordinal(), bytes, out, /*exportable=*/false);
-}
-
 FAKE_EXPORT CUresult cuMemFree_v2(CUdeviceptr memory) {
   FAKE_ENTER(true)
   DriverState::Get().Drain(__func__);
@@ -287,18 +274,6 @@ FAKE_EXPORT CUresult cuMemFreeHost(void* memory) {
   FAKE_ENTER(true)
   DriverState::Get().Drain(__func__);
   return Memory().Free(reinterpret_cast<uintptr_t>(memory), MemoryOrigin::kPinned);
-}
-
-FAKE_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes,
-                                             CUdeviceptr address) {
-  FAKE_ENTER(true)
-  FakeMemory memory;
-  if (!Memory().Find(address, 1, &memory) || memory.origin == MemoryOrigin::kPinned) {
-    return CUDA_ERROR_NOT_FOUND;
-  }
-  *base = memory.begin;
-  *bytes = memory.bytes;
-  return CUDA_SUCCESS;
 }
 
 // For pageable memory, the caller waits for the copy.
@@ -331,16 +306,7 @@ FAKE_EXPORT CUresult cuMemsetD8Async(CUdeviceptr dst, unsigned char value, size_
   return CUDA_SUCCESS;
 }
 
-FAKE_EXPORT CUresult cuPointerGetAttribute(void* out, CUpointer_attribute attribute,
-                                           CUdeviceptr address) {
-  FAKE_ENTER(true)
-  FakeMemory memory;
-  return Memory().Find(address, 1, &memory) && AttributeOf(memory, attribute, out)
-             ? CUDA_SUCCESS
-             : CUDA_ERROR_INVALID_VALUE;
-}
-
-// Unlike cuPointerGetAttribute, this function accepts every address.
+// This function accepts every address.
 FAKE_EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes,
                                             void** out, CUdeviceptr address) {
   FAKE_ENTER(false)
@@ -355,24 +321,6 @@ FAKE_EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute*
     }
   }
   return CUDA_SUCCESS;
-}
-
-FAKE_EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle* out, CUdeviceptr memory) {
-  FAKE_ENTER(true)
-  return Memory().Export(memory, out);
-}
-
-FAKE_EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* out, CUipcMemHandle handle,
-                                           unsigned flags) {
-  FAKE_ENTER(true)
-  return flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS ? CUDA_ERROR_INVALID_VALUE
-                                                     : Memory().Open(handle, out);
-}
-
-FAKE_EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr memory) {
-  FAKE_ENTER(true)
-  DriverState::Get().Drain(__func__);
-  return Memory().Close(memory);
 }
 
 // ---- Streams and events

@@ -12,8 +12,8 @@ extern "C" {
 void FakeCudaFail(const char* function, int nth, int result);
 // Returns the number of calls of a function.
 int FakeCudaCalls(const char* function);
-// Returns the number of objects of a kind that exist: "stream", "event", "device memory", "pinned
-// memory" or "import". Returns -1 for an unknown kind.
+// Returns the number of objects of a kind that exist: "stream", "event", "device memory" or "pinned
+// memory". Returns -1 for an unknown kind.
 int FakeCudaLive(const char* what);
 // With 1, streams begin no further operation, until the function is called with 0.
 void FakeCudaPause(int paused);

@@ -12,7 +12,7 @@
 
 namespace fake_cuda {
 
-enum class MemoryOrigin { kDevice, kPinned, kOpened };
+enum class MemoryOrigin { kDevice, kPinned };
 
 struct FakeMemory {
   MemoryOrigin origin = MemoryOrigin::kDevice;
@@ -24,19 +24,13 @@ struct FakeMemory {
   size_t mapped = 0;
   int fd = -1;
   int ordinal = 0;
-  bool exportable = true;
-  int opens = 0;  // kOpened
-  CUipcMemHandle handle = {};
 };
 
 class MemoryMap {
  public:
-  CUresult Allocate(int ordinal, size_t bytes, CUdeviceptr* out, bool exportable = true);
+  CUresult Allocate(int ordinal, size_t bytes, CUdeviceptr* out);
   CUresult AllocatePinned(int ordinal, size_t bytes, void** out);
   CUresult Free(uintptr_t begin, MemoryOrigin origin);
-  CUresult Export(uintptr_t begin, CUipcMemHandle* out);
-  CUresult Open(const CUipcMemHandle& handle, CUdeviceptr* out);
-  CUresult Close(uintptr_t begin);
 
   // Finds the allocation that contains all of these bytes.
   bool Find(uintptr_t address, size_t bytes, FakeMemory* out);

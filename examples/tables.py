@@ -1,14 +1,54 @@
-"""Turns losses, curves and decisions of loss_experiments.py into tables: pure functions.
+"""Turns finished runs of experiments.py into tables: pure functions on losses, curves, decisions and summaries.
 
-A table is a list of rows. A row is a list of cells, which are texts. The first row has the
-headings."""
+A table is a list of rows. A row is a list of cells, which are texts. The first row has the headings. Intervals are those of
+Student's t, two-sided, 95 %, of the differences between runs of equal seeds."""
 
 import statistics
 
-from paired import cell as difference
-
 NO_PARTS = "none (DiLoCo)"  # edit without any part of its penalty
 SYNCHRONOUS = ("ddp", "zero1")  # methods in which every step is synchronous
+# The 97.5 % quantiles of Student's t, by degrees of freedom from 1 on.
+QUANTILES = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131),
+)
+
+
+def markdown(rows):
+    """Returns the table as Markdown. The first column is aligned to the left, the other columns to
+    the right."""
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    lines.insert(1, "|---|" + "---:|" * (len(rows[0]) - 1))
+    return "\n".join(lines) + "\n"
+
+
+# ---- Differences of equal seeds ---------------------------------------------------------
+
+
+def interval(values):
+    """Returns (mean, half of the interval's width). The width is None for a single value."""
+    mean = statistics.mean(values)
+    if len(values) < 2:
+        return mean, None
+    return mean, QUANTILES[len(values) - 2] * statistics.stdev(values) / len(values) ** 0.5
+
+
+def against(own, base):
+    """Returns [own / base - 1 for each seed that both have]. own and base are {seed: loss}."""
+    return [own[seed] / base[seed] - 1 for seed in sorted(own) if seed in base]
+
+
+def difference(own, base):
+    """Returns the mean relative difference and its interval as text. The text is empty if there is no
+    common seed."""
+    differences = against(own, base)
+    if not differences:
+        return ""
+    mean, half = interval(differences)
+    text = f"{100 * mean:+.2f} %"
+    return (
+        text if half is None else f"{text} [{100 * (mean - half):+.2f}, {100 * (mean + half):+.2f}]"
+    )
 
 
 def spread(losses):
@@ -113,15 +153,6 @@ def gap(results, ddp, risen, steps):
         cells = [steps_of(warmup, steps), str(interval), str(len(after))]
         rows.append([*cells, difference(before, ddp), difference(after, ddp)])
         rows[-1] += [difference(after, before), difference(after, risen)]
-    return rows
-
-
-def length(results):
-    """results is [(steps, {seed: loss} of ddp, of the default, of the settings found)]."""
-    rows = [["steps", "seeds", "ddp", "default, against ddp [95 %]", "found, against ddp [95 %]"]]
-    for steps, ddp, before, after in results:
-        cells = [str(steps), str(len(after)), spread(ddp)]
-        rows.append([*cells, difference(before, ddp), difference(after, ddp)])
     return rows
 
 
@@ -241,6 +272,85 @@ def methods(runs, base="ddp"):
             cells.append(f"{factor * mean:{form}}" + (" %" if factor > 1 else ""))
         rows.append(cells)
     return rows
+
+
+# ---- ratio ---------------------------------------------------------------------------
+
+
+def check_params(summary, params):
+    if summary["params"] != params:
+        raise ValueError(f"the model has {summary['params']} parameters, not {params}")
+
+
+def updates_a_second(summary):
+    return summary["steps"] / summary["wall_s"]
+
+
+def microbatches(summary):
+    """Returns the number of micro-batches per rank and update."""
+    made = sum(summary["replica_microbatches"]) - summary["dropped_microbatches"]
+    return made / len(summary["replica_microbatches"]) / summary["steps"]
+
+
+def updates_to_a_loss(curves):
+    """Returns {method: mean number of blocks until the loss stays at or below the target}. The
+    target is the highest final loss of all runs. curves is {method: {seed: [mean training loss of a
+    block of steps]}}."""
+    ends = [losses[-1] for seeds in curves.values() for losses in seeds.values()]
+    if not ends:
+        return {}
+    target, found = max(ends), {}
+    for method, seeds in curves.items():
+        counts = []
+        for losses in seeds.values():
+            above = [at for at, loss in enumerate(losses) if loss > target]
+            counts.append((above[-1] + 1 if above else 0) + 1)
+        found[method] = statistics.mean(counts)
+    return found
+
+
+def ideal_speed(exchange):
+    """Returns the ideal ratio of updates per second, acco's over zero1's, for updates of two
+    micro-batches. acco exchanges in each of two rounds, during a micro-batch. zero1 exchanges once,
+    before the next update."""
+    return (2 + exchange) / (2 * max(1, exchange))
+
+
+def ratio(results, updates):
+    """results is {exchange over micro-batch: {method: [summary of each pass]}}. updates has the
+    numbers of updates that zero1 and acco need to reach a loss."""
+    head = ["exchange / micro-batch", "ddp", "zero1", "acco", "acco / zero1", "without losses"]
+    head += ["time to a loss, acco / zero1", "acco-free", "its micro-batches an update"]
+    rows = [head + ["waited: zero1", "acco", "acco-free"]]
+    to_loss = updates["acco"] / updates["zero1"] if len(updates) == 2 else None
+    for exchange, methods in sorted(results.items()):
+        speeds = {key: [updates_a_second(one) for one in runs] for key, runs in methods.items()}
+        pairs = [own / base for own, base in zip(speeds["acco"], speeds["zero1"])]
+        faster = statistics.mean(pairs)
+        cells = [f"{exchange:g}"]
+        for method in ("ddp", "zero1", "acco"):
+            cells.append(from_to(speeds[method], 2))
+        cells += [from_to(pairs, 3), f"{ideal_speed(exchange):.3f}"]
+        cells.append("" if to_loss is None else f"{to_loss / faster:.2f}")
+        cells.append(from_to(speeds["acco-free"], 2))
+        cells.append(f"{statistics.mean(microbatches(one) for one in methods['acco-free']):.1f}")
+        for method in ("zero1", "acco", "acco-free"):
+            waited = [max(one["idle_share"]) for one in methods[method]]
+            cells.append(f"{100 * statistics.mean(waited):.0f} %")
+        rows.append(cells)
+    return rows
+
+
+def from_to(values, digits):
+    """Returns a text with the mean. If there are several values, adds the least and the
+    greatest."""
+    text = f"{statistics.mean(values):.{digits}f}"
+    if len(values) == 1:
+        return text
+    return f"{text} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+
+
+# ---- README.md -----------------------------------------------------------------------
 
 
 def figures(found):

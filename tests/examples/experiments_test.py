@@ -16,16 +16,11 @@ from unittest import mock
 ROOT = pathlib.Path(__file__).parents[2]
 SCRIPT = ROOT / "examples/experiments.py"
 sys.path.insert(0, str(ROOT / "examples"))
-import experiment_tables as tables  # noqa: E402  (the path comes first)
-import experiments  # noqa: E402
-import loss_experiments  # noqa: E402
-import loss_tables  # noqa: E402
-import optimizers  # noqa: E402
-import paired  # noqa: E402
+import experiments  # noqa: E402  (the path comes first)
 import runs  # noqa: E402
-import text_runs  # noqa: E402
+import tables  # noqa: E402
 
-RATES = loss_experiments.RATES
+RATES = experiments.RATES
 
 
 def line(exchange, replica):
@@ -70,46 +65,46 @@ class Tables(unittest.TestCase):
 
     def test_differences_are_of_the_same_seeds_with_students_interval(self):
         own, base = {1: 1.1, 2: 2.4, 3: 9.0}, {1: 1.0, 2: 2.0, 4: 1.0}
-        self.assertEqual([round(one, 9) for one in paired.against(own, base)], [0.1, 0.2])
-        mean, half = paired.interval([0.1, 0.2])
+        self.assertEqual([round(one, 9) for one in tables.against(own, base)], [0.1, 0.2])
+        mean, half = tables.interval([0.1, 0.2])
         self.assertAlmostEqual(mean, 0.15)
         self.assertAlmostEqual(half, 12.706 * 0.05)  # deviation 0.0707 over the root of 2
-        self.assertEqual(paired.cell(own, base), "+15.00 % [-48.53, +78.53]")
-        self.assertEqual(paired.cell({1: 1.1}, base), "+10.00 %")
+        self.assertEqual(tables.difference(own, base), "+15.00 % [-48.53, +78.53]")
+        self.assertEqual(tables.difference({1: 1.1}, base), "+10.00 %")
 
     def test_quality_compares_with_ddp(self):
         ddp, edit = {1: 2.0, 2: 2.2}, {1: 2.1, 2: 2.31}
-        rows = loss_tables.quality([("ddp", 768, 0.008, ddp), ("edit", 48, 0.005, edit)], ddp, 768)
+        rows = tables.quality([("ddp", 768, 0.008, ddp), ("edit", 48, 0.005, edit)], ddp, 768)
         self.assertEqual(rows[1], ["ddp", "768 (100 %)", "0.008", "2", "2.1000 ± 0.1414", ""])
         self.assertEqual(
             rows[2][1:4] + rows[2][5:], ["48 (6 %)", "0.005", "2", "+5.00 % [+5.00, +5.00]"]
         )
-        rows = loss_tables.intervals({(0, 16): edit}, ddp, (0, 8), (8, 16), 768)
+        rows = tables.intervals({(0, 16): edit}, ddp, (0, 8), (8, 16), 768)
         self.assertEqual(rows[1], ["0 (0 %)", "", "+5.00 % [+5.00, +5.00]"])
         self.assertEqual(rows[2], ["8 (1 %)", "", ""])
 
     def test_decisions_are_counted(self):
-        found = text_runs.parse_decisions("noise\n" + "\n".join(reversed(DECISIONS)))
+        found = runs.parse_decisions("noise\n" + "\n".join(reversed(DECISIONS)))
         self.assertEqual(len(found), 24)
         self.assertEqual(found[0]["exchange"], 1)
-        rows = loss_tables.parts([(0, 16, found)], 768)
+        rows = tables.parts([(0, 16, found)], 768)
         self.assertEqual(rows[1][1:], ["16", "6", "24", "8", "1", "4", "0.50", "0.250", "0.250"])
 
     def test_what_acted_on_shuffled_labels_is_told_from_the_rest(self):
-        found = text_runs.parse_decisions("\n".join(DECISIONS))
+        found = runs.parse_decisions("\n".join(DECISIONS))
         one = {"worst": 0.5, "val_loss": 2.0, "val_loss_quiet": 1.0}
         one |= {"decisions": found, "decisions_quiet": found}
         results = {
             "detector": {1: one, 2: {**one, "worst": 0.25}},
-            loss_tables.NO_PARTS: {1: one, 2: one},
+            tables.NO_PARTS: {1: one, 2: one},
         }
-        rows = loss_tables.acts(results, 1, 5)
+        rows = tables.acts(results, 1, 5)
         self.assertEqual(
             rows[1][:4], ["detector", "shuffled", "2 of 2 (100.0 %)", "0 of 14 (0.0 %)"]
         )
         self.assertEqual(rows[1][4:], ["8 of 48 (16.7 %)", "0.50", "", "0.250"])
         self.assertEqual(rows[2][1:4], ["in order", "", "2 of 16 (12.5 %)"])
-        rows = loss_tables.penalty(results)
+        rows = tables.penalty(results)
         self.assertEqual(rows[1][2], "0.3750 ± 0.1768")
         self.assertTrue(rows[1][3].startswith("-25.00 % ["))
         self.assertEqual(rows[1][5], "+0.00 % [+0.00, +0.00]")
@@ -122,54 +117,10 @@ class Tables(unittest.TestCase):
             for step, row in enumerate([(3, 3, 3), (2, 9, 2), (1, 1, 2)])
             for replica, loss in enumerate(row)
         ]
-        quiet = text_runs.block_means(records, 1, 1)
+        quiet = runs.block_means(records, 1, 1)
         self.assertEqual(quiet, [3, 2, 1.5])
-        self.assertEqual(text_runs.block_means(records, 2), [(9 + 13) / 6, 4 / 3])
-        self.assertAlmostEqual(loss_tables.worst_excursion(quiet, [3, 2.6, 1.7]), 0.6)
-
-    def test_monte_carlo_is_that_of_the_literature(self):
-        known = {
-            ("random", 0.5): (0.667, 0.839, 0.870),
-            ("random", 1): (0.5, 0.722, 0.781),
-            ("random", 4): (0.2, 0.394, 0.452),
-            ("fixed", 0.5): (0.667, 0.667, 0.894),
-            ("fixed", 1): (0.5, 0.5, 0.875),
-            ("fixed", 4): (0.2, 0.2, 0.650),
-            ("none", 0): (1, 1, 1),
-        }
-        for key, shares in known.items():
-            for method, share in zip(("ddp", "edit", "a-edit"), shares):
-                self.assertAlmostEqual(
-                    tables.predict(method, *key), share, delta=0.008, msg=f"{method} {key}"
-                )
-
-    def test_share_of_ideal_counts_the_tokens_that_replicas_would_make_without_waiting(self):
-        # 100 steps of 40 tokens; four replicas that make one in 10 ms would make 16000 a second.
-        self.assertAlmostEqual(tables.share_of_ideal(SUMMARY, 10), 9000 / 16000)
-
-    def test_stragglers_names_methods_that_are_apart(self):
-        rows = tables.stragglers(
-            {("random", 1): {"ddp": 0.49, "edit": 0.6}, ("fixed", 4): {"ddp": 0.2, "edit": 0.2}},
-            {("random", 1): {"ddp": 0.5, "edit": 0.7}, ("fixed", 4): {"ddp": 0.2, "edit": 0.2}},
-        )
-        self.assertEqual(rows[1], ["random", "1", "0.490 / 0.500", "0.600 / 0.700", "no: edit"])
-        self.assertEqual(rows[2], ["fixed", "4", "0.200 / 0.200", "0.200 / 0.200", "yes"])
-
-    def test_idle_has_a_row_a_replica(self):
-        self.assertEqual(tables.idle(SUMMARY)[2], ["1", "30", "2.0 %"])
-
-    def test_a_channel_makes_what_was_committed(self):
-        # 96 in 2 s, where four replicas that only compute would make 80 of 100 ms.
-        found = tables.channel(SUMMARY, 100, 80112)
-        self.assertAlmostEqual(found["share"], 96 / 80)
-        with self.assertRaisesRegex(ValueError, "80112 parameters, not 5"):
-            tables.channel(SUMMARY, 100, 5)
-
-    def test_slow_compares_with_the_timing_model(self):
-        found = {"share": 0.125, "waited": [0.4, 0.5]}
-        rows = tables.slow([("zero1", 0, found), ("acco", 0.8, found)], 4, 4)
-        self.assertEqual(rows[1], ["0", "zero1", "0.125", "0.250", "0.500", "40.0 % 50.0 %"])
-        self.assertEqual(rows[2][3], f"{3.25 / 4:.3f}")
+        self.assertEqual(runs.block_means(records, 2), [(9 + 13) / 6, 4 / 3])
+        self.assertAlmostEqual(tables.worst_excursion(quiet, [3, 2.6, 1.7]), 0.6)
 
     def test_acco_at_equal_updates_gains_until_an_exchange_takes_two_microbatches(self):
         self.assertAlmostEqual(tables.ideal_speed(0.5), 1.25)
@@ -193,90 +144,12 @@ class Tables(unittest.TestCase):
         self.assertEqual(tables.updates_to_a_loss(curves), {"a": 3.5, "b": 4})
         self.assertEqual(tables.updates_to_a_loss({"a": {}, "b": {}}), {})
 
-    def test_training_losses_are_means_over_the_last_steps_and_all_replicas(self):
-        records = [
-            {"step": step, "replica": replica, "loss": loss + replica}
-            for step, loss in enumerate((5, 4, 2, 1, 3), 1)
-            for replica in (0, 2)
-        ]
-        self.assertEqual(tables.smooth_losses(records, 2), [5.5, 4, 2.5, 3])
-        self.assertEqual(tables.reaches(records, 6, 2), 2)
-        self.assertEqual(tables.reaches(records, 4, 2), 3)
-        self.assertEqual(tables.reaches(records, 3, 2), 4)
-        self.assertIsNone(tables.reaches(records, 2.5, 2))  # it was, and is no more
-
-    def test_optimizers_are_compared_with_the_first_seed_by_seed(self):
-        def result(name, gradients, own, losses, share):
-            return {
-                "name": name,
-                "steps": 80,
-                "gradients": gradients,
-                "rate": 0.004,
-                "losses": [[3, 4], own, [float("inf"), 2]],
-                "summaries": [
-                    {"val_accuracy": 0.5, "sharpness": [0.1, 1]},
-                    {"val_accuracy": 0.6, "sharpness": [0.3, 2]},
-                ],
-                "records": [
-                    [
-                        {"step": step, "replica": 0, "loss": loss - step / 100, **share}
-                        for step in range(1, 81)
-                    ]
-                    for loss in losses
-                ],
-            }
-
-        rows = tables.optimizers(
-            [
-                result("AdamW", 80, [2, 2.2], (2, 3), {}),
-                result("fast", 160, [1, 1.1], (1.96, 2.94), {"adaptive_share": 0.75}),
-                result("slow", 80, [4, 4.2], (1.9, 3.1), {}),
-            ],
-            (0.05, 0.5),
-        )
-        self.assertEqual({len(row) for row in rows}, {15})
-        adamw = ["AdamW", "80", "80", "0.004", "3.5000", "2.1000 ± 0.1414", "∞", ""]
-        self.assertEqual(rows[1][:8], adamw)
-        self.assertEqual(rows[1][8], "55.0 ± 7.1 %")
-        self.assertEqual(rows[1][10:], ["80", "80", "0.2000", "1.5000", ""])
-        # 4 and 6 steps earlier, of two gradients each.
-        self.assertEqual(rows[2][7:8] + rows[2][10:12], ["-50.00 %", "75", "150"])
-        self.assertEqual(rows[2][-1], "75.0 %")
-        self.assertEqual(rows[3][10:12], ["never in 1 of 2", ""])
-
-
 class Tuning(unittest.TestCase):
     def test_rates_are_tried_until_the_best_is_not_the_last_on_its_side(self):
         for best, tried in ((2, 3), (1, 4), (0, 4), (3, 4), (4, 4)):
-            losses = loss_experiments.tuned(lambda rate: abs(RATES.index(rate) - best))
+            losses = experiments.tuned(lambda rate: abs(RATES.index(rate) - best))
             self.assertEqual((min(losses, key=losses.get), len(losses)), (RATES[best], tried))
-        self.assertIsNone(loss_experiments.tuned(lambda rate: None if rate > 0.004 else rate))
-
-    def tune(self, guess, losses):
-        self.tried = []
-
-        def losses_at(rung):
-            self.tried.append(rung)
-            return losses(rung)
-
-        return optimizers.tune(guess, losses_at)
-
-    def test_the_ladder_is_climbed_until_the_best_rung_has_a_worse_one_on_either_side(self):
-        best, known = self.tune(0, lambda rung: [(rung - 3) ** 2, 5])
-        self.assertEqual((best, self.tried), (3, [-1, 0, 1, 2, 3, 4]))
-        self.assertEqual(known[4], [1, 5])
-        self.assertEqual(self.tune(0, lambda rung: [(rung + 2) ** 2])[0], -2)
-        self.assertEqual(self.tried, [-1, 0, 1, -2, -3])
-
-    def test_of_equals_that_next_to_the_guess_is_the_best(self):
-        self.assertEqual(self.tune(5, lambda rung: [1.0])[0], 5)
-        self.assertEqual(self.tried, [4, 5, 6])
-
-    def test_a_rung_that_diverges_is_worse_than_any(self):
-        self.assertEqual(self.tune(1, lambda r: [9 - r, float("inf") if r > 0 else 2])[0], 0)
-
-    def test_nothing_is_known_while_a_rung_is_missing(self):
-        self.assertIsNone(self.tune(1, lambda rung: [rung] if rung < 2 else None))
+        self.assertIsNone(experiments.tuned(lambda rate: None if rate > 0.004 else rate))
 
 
 class Runs(unittest.TestCase):
@@ -346,7 +219,6 @@ class Runs(unittest.TestCase):
         with (
             mock.patch.object(sys, "argv", [*words, "--data", str(self.top / "text")]),
             mock.patch.object(runs.Runs, "make", make),
-            mock.patch.dict(optimizers.TASKS, digits=("--task digits", 450, 2, 1.0)),
             contextlib.redirect_stdout(io.StringIO()),
         ):
             experiments.main()
@@ -358,23 +230,21 @@ class Runs(unittest.TestCase):
         for name in (*experiments.EXPERIMENTS, "quality-parts", "gap-inner", "penalty-acts"):
             self.assertIn("|---|", (self.top / f"out/{name}.md").read_text())
         self.assertEqual(
-            [fault for _, fault in made].count("rate=10.0140MB/s"), 2, "480672 bytes in 48 ms"
+            [fault for _, fault in made].count("rate=6.6760MB/s"), 12, "320448 bytes in 48 ms"
         )
         self.assertIn("| none (DiLoCo) | 3 | 0.5000 ", (self.top / "out/penalty.md").read_text())
-        slow = (self.top / "out/slow-acco-exchange0.8.flags").read_text()
-        self.assertIn("ENTRAIN_FAULT=rate=", slow)
         self.assertEqual(self.in_process("all"), [])
         self.copy_is_enough()
 
     def copy_is_enough(self):
         """Checks that a copy of these runs gives the same tables, and that changed flags are noticed."""
         args = argparse.Namespace(out=self.top / "out", data=self.top / "text", tables=True)
-        finished = text_runs.TextRuns(args)
-        for make in experiments.KEPT.values():
+        finished = runs.TextRuns(args)
+        for make in experiments.EXPERIMENTS.values():
             make(finished)
-        text_runs.keep(finished, self.top / "copy")
+        runs.keep(finished, self.top / "copy")
         found = experiments.kept_tables(self.top / "copy")
-        self.assertGreater(len(found), len(experiments.KEPT))
+        self.assertGreater(len(found), len(experiments.EXPERIMENTS))
         del found["methods"]  # is of another program
         for name, text in found.items():
             self.assertEqual(text, (self.top / f"out/{name}.md").read_text(), name)
@@ -392,41 +262,34 @@ class Runs(unittest.TestCase):
             experiments.with_tables(page, {"x": ""})
 
     def test_a_run_is_made_again_when_its_flags_are_others(self):
-        self.call("idle")
-        kept = self.top / "out/idle.flags"
-        kept.write_text(kept.read_text().replace("fixed", "random"))
-        self.call("idle")
+        where = {"build": self.top, "data": self.top / "text", "out": self.top / "out"}
+        where["out"].mkdir()
+        args = argparse.Namespace(**where, seconds=0, tables=False)
+        with contextlib.redirect_stdout(io.StringIO()):
+            for flags in ("--lr 1", "--lr 1", "--lr 2"):
+                runs.TextRuns(args).get("one", flags)
         self.assertEqual(len(self.calls()), 2)
 
     def test_runs_for_which_there_is_no_time_are_left_for_another_call(self):
-        done = self.call("slow", "--seconds", "12")  # each is expected to take longer
+        done = self.call("delay", "--seconds", "7")  # each is expected to take longer
         self.assertEqual(done.returncode, 75)
-        self.assertIn("4 runs are still to be made", done.stdout)
+        self.assertIn("9 runs are still to be made", done.stdout)
         self.assertFalse((self.top / "calls").exists())
-        self.assertEqual(self.call("slow").returncode, 0)
-        self.assertEqual(len(self.calls()), 4)
+        self.assertEqual(self.call("delay").returncode, 0)
+        # Four rates of each of three methods, and 8, 8 and 3 seeds.
+        self.assertEqual(len(self.calls()), 31)
 
     def test_a_run_that_fails_ends_it_and_leaves_no_result(self):
         self.answer("exit 3")
-        done = self.call("idle")
+        done = self.call("delay")
         self.assertEqual(done.returncode, 1)
         self.assertIn("alas\nexperiments.py: exit code 3 of", done.stderr)
-        self.assertFalse((self.top / "out/idle.flags").exists())
-
-    def test_a_learning_rate_that_diverges_is_a_result(self):
-        self.answer(
-            'case "$all" in *"--lr 0.016"*) echo the loss is not finite at step 3; exit 1;; esac'
-        )
-        self.assertEqual(self.call("optimizers").returncode, 0)
-        table = (self.top / "out/optimizers.md").read_text()
-        self.assertIn("| AdamW | 512 | 512 | 0.008 | 1.5000 | 1.5000 ± 0.0000 | ∞ |", table)
-        made = len(self.calls())
-        self.assertEqual(self.call("optimizers").returncode, 0)
-        self.assertEqual(len(self.calls()), made)
+        self.assertEqual(len(self.calls()), 1)
+        self.assertEqual(list(self.top.glob("out/*.flags")), [])
 
     def test_missing_programs_are_named(self):
         (self.top / "examples/trainer/entrain-train").unlink()
-        done = self.call("idle")
+        done = self.call("delay")
         self.assertEqual(done.returncode, 2)
         self.assertIn(f"there is no {self.top}/examples/trainer/entrain-train", done.stderr)
 
