@@ -12,7 +12,7 @@
 #include "lib/net/key_file.h"
 #include "lib/net/listener.h"
 #include "lib/net/security.h"
-#include "transports/registry.h"
+#include "transports/settings.h"
 #include "transports/tcp/tcp_sockets.h"
 #include "transports/tcp/tcp_transport.h"
 

@@ -288,4 +288,17 @@ class Transport {
   virtual int wait_fd() const = 0;
 };
 
+// A kind of transport (registry.h lists them).
+struct TransportFactory {
+  const char* name;
+  absl::StatusOr<std::unique_ptr<Transport>> (*create)(const TransportConfig& config,
+                                                       Events* events);
+  // If null, every process has the transport. Otherwise returns OK, or the reason why this process
+  // does not have the transport. `named`: the user asked for the transport by name. Only in this
+  // case is its absence an error.
+  absl::Status (*absence)(bool named) = nullptr;
+
+  absl::Status Absence(bool named) const { return absence ? absence(named) : absl::OkStatus(); }
+};
+
 }  // namespace entrain

@@ -20,7 +20,7 @@
 #include "lib/memory/buffer.h"
 #include "lib/memory/shared_regions.h"
 #include "lib/net/security.h"
-#include "transports/fault_plan.h"
+#include "transports/settings.h"
 
 namespace entrain {
 

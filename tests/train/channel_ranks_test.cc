@@ -46,7 +46,7 @@ TEST(ChannelRanks, AreTheRanksOfTheCommunicator) {
     EXPECT_EQ(ranks.next_number(), 2);
     EXPECT_EQ(ranks.joins(), 0);
     EXPECT_EQ(ranks.admission(), nullptr);
-    EXPECT_EQ(ranks.recovery(), nullptr);
+    EXPECT_FALSE(ranks.recovers());
     EXPECT_FALSE(ranks.Answers(absl::UnavailableError("lost")));
   });
 }

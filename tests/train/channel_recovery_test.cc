@@ -2,8 +2,6 @@
 // threads, and rank 3 gives up. Each of the other ranks has come to a different place before it
 // learns of this. To play a rank that lacks the result of a call, the rank takes part in the call
 // and drops the result.
-#include "lib/train/acco/channel_recovery.h"
-
 #include <barrier>
 #include <cstdint>
 #include <memory>
@@ -114,7 +112,7 @@ class Rank {
   }
   const ChannelOptions& options() const { return options_; }
   GradientRound& round() { return *round_; }
-  ChannelRecovery& recovery() { return *round_->ranks().recovery(); }
+  ChannelRanks& ranks() { return round_->ranks(); }
 
  private:
   static CallOptions Tagged() {
@@ -162,7 +160,7 @@ void Recover(RoundKind kind, const std::vector<Place>& places) {
     if (mine == Place::kNext) {
       rank.FailInTheNext(3);
     }
-    ASSERT_EQ(rank.recovery().Run(rank.round()), absl::OkStatus());
+    ASSERT_EQ(rank.round().Recover(), absl::OkStatus());
     EXPECT_THAT(rank.round().ranks().cut().members(), ElementsAre(0, 1, 2));
     if (!counted) {
       EXPECT_EQ(rank.round().place().phase == RoundPhase::kFinished, false);
@@ -183,8 +181,8 @@ void Recover(RoundKind kind, const std::vector<Place>& places) {
     rank.Whole(RoundKind::kCommit);
     want.Commit(15, 3);
     EXPECT_THAT(rank.Published(), Each(want.theta));
-    EXPECT_EQ(rank.recovery().losses().size(), 1u);
-    EXPECT_EQ(rank.recovery().losses()[0].rank, kLost);
+    EXPECT_EQ(rank.ranks().losses().size(), 1u);
+    EXPECT_EQ(rank.ranks().losses()[0].rank, kLost);
     meet.arrive_and_wait();
   });
 }
@@ -251,7 +249,7 @@ void RecoverFromCuts(const std::vector<NewCut>& cuts) {
       rank.round().ranks().TakeCut();
     }
     prepared.arrive_and_wait();
-    ASSERT_EQ(rank.recovery().Run(rank.round()), absl::OkStatus());
+    ASSERT_EQ(rank.round().Recover(), absl::OkStatus());
     const bool taken = *std::max_element(cuts.begin(), cuts.end()) == NewCut::kTaken ||
                        *std::min_element(cuts.begin(), cuts.end()) == NewCut::kPrepared;
     EXPECT_EQ(rank.round().place().cuts, taken ? 2 : 1);
@@ -308,12 +306,12 @@ TEST(ChannelRecovery, GivesTheOutcomeOfAJointCall) {
     };
     const auto recover = [&] {
       recovered = true;
-      return rank.recovery().Run(rank.round());
+      return rank.round().Recover();
     };
     const JointCalls::Call call = {everybody, attempt, lost, recover};
-    const JointCalls::Outcome outcome = rank.recovery().joint_calls().Make(1, call);
+    const JointCalls::Outcome outcome = rank.ranks().joint_calls().Make(1, call);
     if (world->rank() == 1) {  // it learns of the loss later
-      ASSERT_EQ(rank.recovery().Run(rank.round()), absl::OkStatus());
+      ASSERT_EQ(rank.round().Recover(), absl::OkStatus());
     }
     EXPECT_EQ(outcome.status, absl::InvalidArgumentError("agreed"));
     EXPECT_EQ(outcome.result, "of rank 1");

@@ -22,8 +22,8 @@
 
 #include "lib/base/bytes.h"
 #include "lib/base/clock.h"
-#include "transports/fault_plan.h"
 #include "transports/matching.h"
+#include "transports/settings.h"
 #include "transports/transport.h"
 
 namespace entrain {

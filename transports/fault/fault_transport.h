@@ -11,7 +11,6 @@
 #include "absl/status/statusor.h"
 
 #include "transports/fault/fault_link.h"
-#include "transports/registry.h"
 #include "transports/transport.h"
 
 namespace entrain {

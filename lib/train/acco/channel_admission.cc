@@ -10,7 +10,6 @@
 #include "lib/base/log.h"
 #include "lib/base/status.h"
 #include "lib/train/acco/channel_transfer.h"
-#include "lib/train/acco/gradient_round.h"
 #include "lib/train/worker/timed_call.h"
 
 namespace entrain {
@@ -127,22 +126,22 @@ void ChannelAdmission::Await() {
   thread_.Drain().IgnoreError();  // if a job fails, give_up has ended the communicator
 }
 
-absl::Status ChannelAdmission::Attend(GradientRound& round) {
+absl::StatusOr<AdmittedRanks> ChannelAdmission::Attend(bool committed, const ChannelShare& mine) {
   if (growth_ == nullptr) {
     if (heard_.applied > 0) {
       Begin();
     }
-    return absl::OkStatus();
+    return AdmittedRanks();
   }
   if (heard_.met + heard_.unmet < world_.comm()->size()) {
-    return absl::OkStatus();
+    return AdmittedRanks();
   }
   if (heard_.unmet > 0) {
     Drop("it was not connected to all of them");
-    return absl::OkStatus();
+    return AdmittedRanks();
   }
-  if (!round.state().result().committed) {
-    return absl::OkStatus();
+  if (!committed) {
+    return AdmittedRanks();
   }
   heard_ = {};
   const std::shared_ptr<Growth> growth = std::exchange(growth_, nullptr);
@@ -152,33 +151,32 @@ absl::Status ChannelAdmission::Attend(GradientRound& round) {
     grown = growth->grown;
   }
   world_.Consider(grown);
-  const absl::Status status = Run(round, grown);
+  auto admitted = Run(mine, grown);
   world_.Consider(nullptr);
-  return status;
+  return admitted;
 }
 
 absl::Status ChannelAdmission::TakeIn(const std::shared_ptr<Communicator>& grown,
-                                      const GradientRound& round, EnlargedWorld* enlarged,
-                                      std::unique_ptr<ChannelCut>* cut) const {
+                                      const ChannelShare& mine, AdmittedRanks* admitted) const {
   const auto take_in = [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CallIn(*grown, kAdmissionNs));
-    const AdmissionCard mine = {.replica = world_.mine().replica,
+    const AdmissionCard card = {.replica = world_.mine().replica,
                                 .most_replicas = std::numeric_limits<int32_t>::max(),
-                                .first_number = round.ranks().next_number()};
-    ENTRAIN_ASSIGN_OR_RETURN(*enlarged, MeetNewcomers(grown, mine, alike_));
-    ChannelTotals totals = round.totals();
-    ENTRAIN_ASSIGN_OR_RETURN(*cut, ShareChannel(*enlarged, options_, &round.ranks().cut(),
-                                                round.buffers().params(), &totals));
+                                .first_number = mine.next_number};
+    ENTRAIN_ASSIGN_OR_RETURN(admitted->enlarged, MeetNewcomers(grown, card, alike_));
+    ChannelTotals totals = mine.totals;
+    ENTRAIN_ASSIGN_OR_RETURN(
+        admitted->cut, ShareChannel(admitted->enlarged, options_, mine.cut, mine.params, &totals));
     return absl::OkStatus();
   };
-  const absl::Status mine = take_in();
+  const absl::Status own = take_in();
   int64_t step = 0;
-  const absl::Status all = CompareOutcomes(*grown, world_.comm()->size(), mine, &step);
-  return mine.ok() ? all : mine;
+  const absl::Status all = CompareOutcomes(*grown, world_.comm()->size(), own, &step);
+  return own.ok() ? all : own;
 }
 
-absl::Status ChannelAdmission::Run(GradientRound& round,
-                                   const std::shared_ptr<Communicator>& grown) {
+absl::StatusOr<AdmittedRanks> ChannelAdmission::Run(const ChannelShare& mine,
+                                                    const std::shared_ptr<Communicator>& grown) {
   const std::shared_ptr<Communicator> from = world_.comm();
   // A member reaches this barrier only after its caller's install. So after the barrier, no member
   // waits for the caller of another member.
@@ -188,23 +186,21 @@ absl::Status ChannelAdmission::Run(GradientRound& round,
     TurnAway(grown.get(), here.message());
     return here;
   }
-  EnlargedWorld enlarged;
-  std::unique_ptr<ChannelCut> cut;
-  const absl::Status taken = TakeIn(grown, round, &enlarged, &cut);
+  AdmittedRanks admitted;
+  const absl::Status taken = TakeIn(grown, mine, &admitted);
   const auto well = AgreeToTakeIn("acco", *from, *grown, taken, options_.limit_ns);
   if (!well.ok()) {
     const absl::Status loss = LossOf(from.get());
     return loss.ok() ? well.status() : loss;
   }
-  if (!*well) {
-    return absl::OkStatus();
-  }
-  round.Enlarge(enlarged, std::move(cut));
-  const absl::Status told = Welcome(*grown, options_.limit_ns);
+  return *well ? std::move(admitted) : AdmittedRanks();
+}
+
+void ChannelAdmission::WelcomeNewcomers() {
+  const absl::Status told = Welcome(*world_.comm(), options_.limit_ns);
   if (!told.ok()) {  // a rank is lost, and the next round finds the loss
     ENTRAIN_LOG(kInfo, "acco: newcomers: ", told.message());
   }
-  return absl::OkStatus();
 }
 
 }  // namespace entrain

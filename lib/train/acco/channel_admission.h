@@ -35,10 +35,12 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
 #include "lib/comm/communicator.h"
 #include "lib/train/acco/channel_cut.h"
+#include "lib/train/acco/channel_transfer.h"
 #include "lib/train/acco/gradient_channel_options.h"
 #include "lib/train/elastic/admission_meeting.h"
 #include "lib/train/elastic/applicants.h"
@@ -47,14 +49,26 @@
 
 namespace entrain {
 
-class GradientRound;
-
 // The numbers about newcomers, which ranks add to the counts of a round. An object has the numbers
 // of one rank, or their sums over all ranks.
 struct AdmissionCounts {
   int64_t applied = 0;  // 1 on rank 0 if processes have applied; 0 on other ranks
   int64_t met = 0;      // 1: this rank has connected the newcomers
   int64_t unmet = 0;    // 1: this rank has tried to connect newcomers, and has failed
+};
+
+// What a member gives to newcomers.
+struct ChannelShare {
+  ChannelTotals totals;  // of the run
+  int next_number = 0;   // number of the next newcomer in the channel
+  ChannelCut* cut = nullptr;
+  Bytes params;
+};
+
+// The communicator and the partition that include newcomers. `cut` is null if none are admitted.
+struct AdmittedRanks {
+  EnlargedWorld enlarged;
+  std::unique_ptr<ChannelCut> cut;
 };
 
 class ChannelAdmission {
@@ -75,8 +89,11 @@ class ChannelAdmission {
   // Called on all ranks at the beginning of a round. Acts on the sums of the last Hear:
   //   applied: begins to connect newcomers
   //   all ranks have connected the newcomers, and the previous round was a commit: admits them
-  // Returns an error only if a member is lost or this rank cannot continue.
-  absl::Status Attend(GradientRound& round);
+  // The caller then uses the result on this member, and calls WelcomeNewcomers. Returns an error
+  // only if a member is lost or this rank cannot continue. `mine` must live until then.
+  absl::StatusOr<AdmittedRanks> Attend(bool committed, const ChannelShare& mine);
+  // Tells the newcomers that this member has admitted them.
+  void WelcomeNewcomers();
   // Blocks until no Grow runs on this rank.
   void Await();
   // Refuses newcomers that are connected or are being connected. Must be called on all ranks.
@@ -88,9 +105,10 @@ class ChannelAdmission {
   void Look();
   void Begin();
   int Room() const;
-  absl::Status Run(GradientRound& round, const std::shared_ptr<Communicator>& grown);
-  absl::Status TakeIn(const std::shared_ptr<Communicator>& grown, const GradientRound& round,
-                      EnlargedWorld* enlarged, std::unique_ptr<ChannelCut>* cut) const;
+  absl::StatusOr<AdmittedRanks> Run(const ChannelShare& mine,
+                                    const std::shared_ptr<Communicator>& grown);
+  absl::Status TakeIn(const std::shared_ptr<Communicator>& grown, const ChannelShare& mine,
+                      AdmittedRanks* admitted) const;
 
   const ChannelOptions& options_;
   ReplicaWorld& world_;

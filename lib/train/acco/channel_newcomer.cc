@@ -45,7 +45,7 @@ absl::Status ChannelNewcomer::Attempt(const std::shared_ptr<Communicator>& world
   ranks_ = world->size();
   round_.Become(enlarged, std::move(cut), totals);
   const absl::Status told = all.ok() ? Welcome(*world, options_.limit_ns) : all;
-  return told.ok() || round_.ranks().recovery() == nullptr ? told : GoOnWithoutLost(members);
+  return told.ok() || !round_.ranks().recovers() ? told : GoOnWithoutLost(members);
 }
 
 // Used if a rank was lost after this rank has received all data. This rank does not know whether
@@ -55,7 +55,7 @@ absl::Status ChannelNewcomer::Attempt(const std::shared_ptr<Communicator>& world
 // the communicator, and this function fails at once.
 absl::Status ChannelNewcomer::GoOnWithoutLost(int members) {
   const int first_newcomer = round_.ranks().cut().members()[static_cast<size_t>(members)];
-  const absl::Status status = round_.ranks().recovery()->Run(round_);
+  const absl::Status status = round_.Recover();
   if (status.ok() && round_.ranks().cut().members()[0] < first_newcomer) {
     return absl::OkStatus();
   }

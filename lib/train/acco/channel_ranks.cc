@@ -23,12 +23,10 @@ absl::Status ChannelRanks::Start() {
   return absl::OkStatus();
 }
 
-// Makes the objects that change the ranks.
 void ChannelRanks::StartMembership() {
-  if (options_.on_loss == OnLoss::kFinish) {
+  if (recovers()) {
     world_->comm()->SetSilence(
         SilenceOf(options_.silence, options_.admit, world_->comm()->silence_ns()));
-    recovery_ = std::make_unique<ChannelRecovery>(*world_, options_.timeout_ns);
   }
   if (options_.admit == Admit::kExchange) {
     admission_ = std::make_unique<ChannelAdmission>(options_, *world_,
@@ -50,9 +48,7 @@ uint64_t ChannelRanks::bytes_sent() const {
 }
 
 void ChannelRanks::End(const absl::Status& why) {
-  if (recovery_ != nullptr) {
-    recovery_->Stop();
-  }
+  stopped_.store(true);  // before the communicator ends
   if (world_ != nullptr) {
     world_->End(why);
   } else {
@@ -61,9 +57,7 @@ void ChannelRanks::End(const absl::Status& why) {
 }
 
 void ChannelRanks::Abort(absl::string_view reason) {
-  if (recovery_ != nullptr) {
-    recovery_->Stop();
-  }
+  stopped_.store(true);  // before the communicator ends
   comm()->Abort(reason);
   if (world_ != nullptr) {
     world_->End(absl::AbortedError(reason));  // also ends the communicator with newcomers
@@ -72,8 +66,43 @@ void ChannelRanks::Abort(absl::string_view reason) {
 
 // ---- After a loss ------------------------------------------------------------------------------
 
+absl::Status ChannelRanks::Lost() const {
+  if (!recovers() || stopped_.load()) {
+    return absl::OkStatus();
+  }
+  ENTRAIN_RETURN_IF_ERROR(LossOf(cut_->comm().get()));
+  return LossOf(world_->comm().get());
+}
+
+// Returns false for an error that only this rank has met, because a smaller communicator would not
+// help.
 bool ChannelRanks::Answers(const absl::Status& status) const {
-  return recovery_ != nullptr && recovery_->Answers(status, *this);
+  const bool aborted_by_another = status.code() == absl::StatusCode::kAborted && HasBlame(status);
+  return (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || aborted_by_another) &&
+         !Lost().ok();
+}
+
+absl::Status ChannelRanks::Shrink(int64_t round) {
+  const auto note = [&](const LostReplicas& lost) {
+    absl::MutexLock lock(&mutex_);
+    for (const int rank : lost.replicas) {
+      losses_.push_back({.rank = rank, .round = round, .why = lost.why});
+    }
+  };
+  ENTRAIN_RETURN_IF_ERROR(world_->RemoveLost({cut_->comm(), world_->comm()}, note));
+  if (stopped_.load()) {
+    // End may have been called before the communicator was replaced, so the new communicator must
+    // end too.
+    const absl::Status stopped = absl::AbortedError("this rank left after a loss");
+    world_->comm()->LeaveWith(stopped);
+    return stopped;
+  }
+  return absl::OkStatus();
+}
+
+std::vector<ChannelLoss> ChannelRanks::losses() const {
+  absl::MutexLock lock(&mutex_);
+  return losses_;
 }
 
 absl::Status ChannelRanks::PrepareCut(std::shared_ptr<Communicator> comm, std::vector<int> members,
@@ -129,7 +158,12 @@ void ChannelRanks::Enlarge(const EnlargedWorld& enlarged, std::unique_ptr<Channe
 void ChannelRanks::Become(const EnlargedWorld& enlarged, std::unique_ptr<ChannelCut> cut,
                           const ChannelTotals& totals) {
   admission_ = nullptr;
-  recovery_ = nullptr;
+  {  // an earlier attempt to join may have failed
+    stopped_.store(false);
+    joint_calls_ = std::make_unique<JointCalls>();
+    absl::MutexLock lock(&mutex_);
+    losses_.clear();
+  }
   world_ = ReplicaWorld::Of(enlarged.world, 1, options_.timeout_ns, enlarged.places);
   first_comm_ = nullptr;
   StartMembership();

@@ -1,34 +1,44 @@
-// The ranks of a gradient channel: their communicator, the partition of the parameters into shards
-// (ChannelCut), and the objects that change both. A recovery removes lost ranks
-// (channel_recovery.h). An admission adds newcomers (channel_admission.h). The partition changes
-// with the ranks:
+// The ranks of a gradient channel: their communicator, and the partition of the parameters into
+// shards (ChannelCut). Both change with the ranks:
 //
-//   after a loss   PrepareCut, on all remaining ranks -> TakeCut
+//   after a loss   Shrink -> PrepareCut, on all remaining ranks -> TakeCut
 //   newcomers      Enlarge on members, Become on newcomers, with a partition made before
 //
 // Thread safety: one thread at a time. This is the worker while a round is under way, otherwise the
-// caller's thread. Any thread may call comm, bytes_sent, cut_bytes, End and Abort.
+// caller's thread. Any thread may call comm, bytes_sent, cut_bytes, losses, End and Abort.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 
 #include "lib/comm/communicator.h"
 #include "lib/train/acco/channel_admission.h"
 #include "lib/train/acco/channel_cut.h"
-#include "lib/train/acco/channel_recovery.h"
 #include "lib/train/acco/channel_transfer.h"
+#include "lib/train/acco/commit_plan.h"
 #include "lib/train/acco/gradient_channel_options.h"
 #include "lib/train/elastic/admission_meeting.h"
 #include "lib/train/elastic/replica_world.h"
+#include "lib/train/state/joint_calls.h"
 
 namespace entrain {
+
+// The loss of a rank.
+struct ChannelLoss {
+  int rank = 0;       // number of the lost rank in the channel
+  int64_t round = 0;  // the round in which this rank learned of the loss, counted from 1
+  std::string why;
+};
 
 class ChannelRanks {
  public:
@@ -45,7 +55,8 @@ class ChannelRanks {
   // Returns the payload bytes that this rank has sent, including those sent in earlier
   // communicators.
   uint64_t bytes_sent() const;
-  // Do the same as Communicator::EndWith and Communicator::Abort. Also end a recovery under way.
+  // Do the same as Communicator::EndWith and Communicator::Abort. From now on Shrink returns an
+  // error.
   void End(const absl::Status& why);
   void Abort(absl::string_view reason);
 
@@ -56,10 +67,27 @@ class ChannelRanks {
   int64_t cuts() const { return cuts_; }
 
   // ---- After a loss
-  // Returns null if a loss is an error (on_loss fail).
-  ChannelRecovery* recovery() const { return recovery_.get(); }
-  // Returns true if a call has failed with `status` and the recovery can handle this failure.
+  // Returns false if a loss is an error (on_loss fail).
+  bool recovers() const { return options_.on_loss == OnLoss::kFinish; }
+  // Returns the loss that has ended one of the two communicators: that of the partition, or that of
+  // all ranks. Returns OK if there is none, after End and Abort, and if a loss is an error.
+  absl::Status Lost() const;
+  // Returns true if `status`, the error of a call, is the effect of a loss that Shrink can remove.
   bool Answers(const absl::Status& status) const;
+  // Collective over the remaining ranks. Ends both communicators, so that no rank waits in them.
+  // Replaces the communicator of all ranks by one of the remaining ranks. `round` is the number of
+  // the round in `losses`.
+  absl::Status Shrink(int64_t round);
+  // Gathers the progress of the remaining ranks.
+  absl::StatusOr<std::vector<ChannelPlace>> GatherPlaces(const ChannelPlace& mine) {
+    return world_->GatherPlaces(mine);
+  }
+  // Returns the losses in the order in which this rank learned of them.
+  std::vector<ChannelLoss> losses() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Used for calls of all ranks outside rounds, which a loss may interrupt.
+  JointCalls& joint_calls() { return *joint_calls_; }
+  // Returns the numbers in the channel of the ranks of comm().
+  std::vector<int> numbers() const { return ReplicasOf(world_->places()); }
   // Collective over `comm`, the communicator of the remaining ranks. Prepares a new partition for
   // these ranks, and receives this rank's shards. `members` has the numbers of these ranks in the
   // channel. `holders` has, for each shard of the current partition, the rank of `comm` that sends
@@ -91,6 +119,7 @@ class ChannelRanks {
 
  private:
   void StartMembership();
+  void StopRecovery();
   void Adopt(const EnlargedWorld& enlarged, std::unique_ptr<ChannelCut> cut, int64_t cuts,
              int64_t joins);
   void SetCut(std::unique_ptr<ChannelCut> cut);
@@ -98,13 +127,16 @@ class ChannelRanks {
   const ChannelOptions& options_;
   std::shared_ptr<Communicator> first_comm_;     // null if world_ is set
   std::unique_ptr<ReplicaWorld> world_;          // null: the ranks do not change
-  std::unique_ptr<ChannelRecovery> recovery_;    // null: a loss is an error
   std::unique_ptr<ChannelAdmission> admission_;  // null: newcomers are never admitted
   std::unique_ptr<ChannelCut> cut_, prepared_;
   std::atomic<int64_t> cut_bytes_{0};
   int64_t cuts_ = 0;   // how often the partition has changed
   int64_t joins_ = 0;  // number of newcomers in the run
   int next_number_ = 0;
+  std::atomic<bool> stopped_{false};  // End or Abort was called: losses are not answered any more
+  std::unique_ptr<JointCalls> joint_calls_ = std::make_unique<JointCalls>();
+  mutable absl::Mutex mutex_;
+  std::vector<ChannelLoss> losses_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Stores the first error of a gradient channel. Later rounds, installs, saves and loads return this

@@ -108,21 +108,17 @@ absl::Status ChannelState::MakeJointCall(absl::string_view doing, int64_t timeou
                                          JointCalls::Attempt attempt, std::string* result) {
   ENTRAIN_RETURN_IF_ERROR(parts_.failure.status());
   Quieten();
-  ChannelRecovery* const recovery = ranks().recovery();
   const auto everybody = [&] { return AllRanks(ranks().comm(), nullptr, timeout_ns); };
-  const auto lost = [&] {
-    return recovery == nullptr ? absl::OkStatus() : recovery->Lost(ranks());
-  };
+  const auto lost = [&] { return ranks().Lost(); };
   const auto recover = [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(parts_.jobs.worker().Wait(
-        parts_.jobs.worker().Post([this, recovery] { return recovery->Run(parts_.round); })));
+        parts_.jobs.worker().Post([this] { return parts_.round.Recover(); })));
     Quieten();
     return absl::OkStatus();
   };
   const JointCalls::Call call = {everybody, attempt, lost, recover};
-  JointCalls alone;
-  JointCalls& calls = recovery == nullptr ? alone : recovery->joint_calls();
-  JointCalls::Outcome outcome = calls.Make(parts_.round.state().progress().rounds(), call);
+  JointCalls::Outcome outcome =
+      ranks().joint_calls().Make(parts_.round.state().progress().rounds(), call);
   const absl::Status status = Annotate(outcome.status, absl::StrCat("acco: ", doing));
   *result = std::move(outcome.result);
   return outcome.broken ? parts_.failure.Note(status) : status;

@@ -288,8 +288,7 @@ ChannelInfo GradientChannel::info() const {
 }
 
 std::vector<ChannelLoss> GradientChannel::losses() const {
-  const ChannelRecovery* const recovery = round_.ranks().recovery();
-  return recovery == nullptr ? std::vector<ChannelLoss>() : recovery->losses();
+  return round_.ranks().losses();
 }
 
 }  // namespace entrain

@@ -1,6 +1,8 @@
 #include "lib/train/acco/gradient_round.h"
 
 #include <cmath>
+#include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -45,13 +47,13 @@ absl::Status GradientRound::Run(RoundKind kind, const RoundCounts& mine) {
   const int64_t before = state_.progress().rounds();
   absl::Status status = MakeWhole(kind, mine);
   while (ranks_.Answers(status)) {
-    status = ranks_.recovery()->Run(*this);
+    status = Recover();
     if (!status.ok()) {
       break;
     }
     status = state_.progress().rounds() > before ? Close() : MakeWhole(kind, mine);
   }
-  if (ranks_.recovery() != nullptr && state_.phase() == RoundPhase::kFinished && state_.EndsRun()) {
+  if (ranks_.recovers() && state_.phase() == RoundPhase::kFinished && state_.EndsRun()) {
     return absl::OkStatus();  // the other ranks may have left
   }
   return Annotate(status, absl::StrCat("acco: round ", state_.number()));
@@ -60,7 +62,16 @@ absl::Status GradientRound::Run(RoundKind kind, const RoundCounts& mine) {
 // Handles newcomers, and then runs the round. Admitted newcomers take part in the round.
 absl::Status GradientRound::MakeWhole(RoundKind kind, const RoundCounts& mine) {
   if (ChannelAdmission* const admission = ranks_.admission(); admission != nullptr) {
-    ENTRAIN_RETURN_IF_ERROR(admission->Attend(*this));
+    const ChannelShare share = {.totals = totals(),
+                                .next_number = ranks_.next_number(),
+                                .cut = &ranks_.cut(),
+                                .params = buffers_.params()};
+    ENTRAIN_ASSIGN_OR_RETURN(AdmittedRanks admitted,
+                             admission->Attend(state_.result().committed, share));
+    if (admitted.cut != nullptr) {
+      Enlarge(admitted.enlarged, std::move(admitted.cut));
+      admission->WelcomeNewcomers();
+    }
   }
   return Make(kind, mine);
 }
@@ -135,7 +146,7 @@ absl::Status GradientRound::Close() {
   }
   ranks_.AwaitNewcomers();
   ranks_.DropNewcomers("the run is over");
-  if (ranks_.recovery() == nullptr) {
+  if (!ranks_.recovers()) {
     return absl::OkStatus();
   }
   Doing("end");
@@ -267,6 +278,66 @@ void GradientRound::Become(const EnlargedWorld& enlarged, std::unique_ptr<Channe
 
 // ---- After a loss ------------------------------------------------------------------------------
 
+absl::Status GradientRound::Recover() {
+  ranks_.DropNewcomers("a member was lost");
+  while (true) {
+    ENTRAIN_RETURN_IF_ERROR(ranks_.Shrink(state_.number()));
+    const absl::Status status = GoOn();
+    if (status.ok() || ranks_.Lost().ok() || status.code() == absl::StatusCode::kDataLoss) {
+      return status;
+    }
+  }
+}
+
+absl::Status GradientRound::GoOn() {
+  ENTRAIN_ASSIGN_OR_RETURN(const std::vector<ChannelPlace> places, ranks_.GatherPlaces(place()));
+  ENTRAIN_ASSIGN_OR_RETURN(const CommitPlan plan, PlanCommit(places));
+  ENTRAIN_RETURN_IF_ERROR(
+      ranks_.joint_calls().Settle(*ranks_.comm(), state_.progress().rounds(), options_.timeout_ns));
+  if (plan.take_cut) {
+    ranks_.TakeCut();
+  }
+  if (plan.decided >= 0) {
+    ENTRAIN_RETURN_IF_ERROR(ShareOutcome(plan));
+  }
+  ENTRAIN_RETURN_IF_ERROR(CutAnew());
+  if (plan.finished >= 0) {
+    return ShareParameters(plan.finished, plan.rounds);
+  }
+  if (plan.decided >= 0) {
+    Worker::Doing("after a loss: gathering the masters");
+    ENTRAIN_RETURN_IF_ERROR(MastersToCom());
+    state_.Finish();
+  }
+  return absl::OkStatus();
+}
+
+CallOptions GradientRound::AfterLoss(const char* what) const {
+  const CallOptions options = TimedCall(options_.timeout_ns, -1, true);
+  Worker::Doing(absl::StrCat("after a loss: ", what), options.timeout_ns);
+  return options;
+}
+
+// Collective. Sends the outcome of the round to all ranks. If the round is a commit, each rank that
+// has not made its step makes it.
+absl::Status GradientRound::ShareOutcome(const CommitPlan& plan) {
+  RoundOutcome outcome = state_.outcome();
+  static_assert(std::is_trivially_copyable_v<RoundOutcome>);
+  ENTRAIN_RETURN_IF_ERROR(ranks_.comm()->Broadcast(&outcome, sizeof(outcome), DType::kU8,
+                                                   plan.decided, AfterLoss("the votes")));
+  return Decide(plan.rounds, outcome);
+}
+
+// Collective. Makes a new partition for the remaining ranks.
+absl::Status GradientRound::CutAnew() {
+  const std::vector<int> left = ranks_.numbers();
+  ENTRAIN_ASSIGN_OR_RETURN(const std::vector<int> holders, HoldersOf(ranks_.cut().members(), left));
+  ENTRAIN_RETURN_IF_ERROR(ranks_.PrepareCut(ranks_.comm(), left, holders));
+  ENTRAIN_RETURN_IF_ERROR(ranks_.comm()->Barrier(AfterLoss("the votes for the new cut")));
+  ranks_.TakeCut();
+  return absl::OkStatus();
+}
+
 ChannelPlace GradientRound::place() const {
   return {.cuts = ranks_.cuts(),
           .prepared = ranks_.prepared(),
@@ -287,24 +358,19 @@ absl::Status GradientRound::Decide(int64_t rounds, const RoundOutcome& outcome) 
   return ranks_.cut().has_copy() ? StepCopy() : absl::OkStatus();
 }
 
+// Collective. Rank `root` has finished the round that follows `rounds` rounds. A rank that has not
+// finished this round receives the parameters from `root`, and then finishes the round.
 absl::Status GradientRound::ShareParameters(int root, int64_t rounds) {
   const bool lacks = state_.progress().rounds() == rounds;
   // A rank that is already in the next round has installed the parameters.
   const bool installed =
       ranks_.cut().comm()->rank() == root && state_.phase() != RoundPhase::kFinished;
   void* const params = installed ? options_.params : buffers_.com();
-  ENTRAIN_RETURN_IF_ERROR(ranks_.cut().comm()->Broadcast(params, options_.count,
-                                                         options_.params_dtype, root,
-                                                         TimedCall(options_.timeout_ns, -1, true)));
+  ENTRAIN_RETURN_IF_ERROR(ranks_.cut().comm()->Broadcast(
+      params, options_.count, options_.params_dtype, root, AfterLoss("parameters of the round")));
   if (lacks) {
     state_.Finish();
   }
-  return absl::OkStatus();
-}
-
-absl::Status GradientRound::GatherMasters() {
-  ENTRAIN_RETURN_IF_ERROR(MastersToCom());
-  state_.Finish();
   return absl::OkStatus();
 }
 

@@ -6,8 +6,7 @@
 //         --step--> parameters of this rank's shard --all-gather--> all parameters
 //
 // With on_loss finish, the reduce-scatter reads the gradients from a second array and leaves them
-// unchanged. So the round can be repeated without the lost ranks (channel_recovery.h). A commit
-// then has two more messages: the neighbours' sums, and the votes (commit_plan.h, round_votes.h).
+// unchanged. So the round can be repeated without the lost ranks (Recover). A commit then has two more messages: the neighbours' sums, and the votes (commit_plan.h, round_votes.h).
 //
 // With admit, the counts contain three more numbers. A round may begin with the admission of
 // newcomers (channel_admission.h).
@@ -24,8 +23,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
 #include "lib/comm/communicator.h"
 #include "lib/train/acco/channel_buffers.h"
@@ -93,18 +94,28 @@ class GradientRound {
   void Become(const EnlargedWorld& enlarged, std::unique_ptr<ChannelCut> cut,
               const ChannelTotals& totals);
 
-  // ---- After a loss
+  // ---- After a loss (option on_loss finish)
+  // Finishes the round on the remaining ranks:
+  //
+  //   1  the communicators end, and one of the remaining ranks is made     ChannelRanks::Shrink
+  //   2  all ranks send their progress, and make the same plan             commit_plan
+  //      if only some ranks have finished a joint call, all get its outcome   joint_calls
+  //   3  if a rank has decided the commit, all ranks make the commit's step
+  //   4  the remaining ranks make a new partition                          channel_cut
+  //   5  a rank that has finished the round sends the parameters to the others. If there is none:
+  //      if the commit was decided, the parameters are gathered from the master parameters; if not,
+  //      the round must be repeated
+  //
+  // If another rank is lost meanwhile, Recover begins again and uses the results that this rank
+  // already has. Collective over the remaining ranks. A rank may call it during a round or between
+  // rounds. Returns OK if the round is finished or can be repeated, or if the next round can begin.
+  // After an error this rank cannot continue.
+  absl::Status Recover();
   // Returns the progress of this rank.
   ChannelPlace place() const;
   // Other ranks have decided a commit. If this rank has not made the step of this commit, makes it.
   // `rounds` is the number of rounds before the commit.
   absl::Status Decide(int64_t rounds, const RoundOutcome& outcome);
-  // Collective. Rank `root` has finished the round that follows `rounds` rounds. A rank that has
-  // not finished this round receives the parameters from `root`, and then finishes the round.
-  absl::Status ShareParameters(int root, int64_t rounds);
-  // Collective. Finishes the round on all ranks. The parameters become the master parameters of all
-  // ranks.
-  absl::Status GatherMasters();
 
  private:
   absl::Status Make(RoundKind kind, const RoundCounts& mine);
@@ -114,6 +125,12 @@ class GradientRound {
   absl::Status StepCopy();
   absl::Status Close();
   absl::Status MastersToCom();
+  absl::Status GoOn();
+  absl::Status ShareOutcome(const CommitPlan& plan);
+  absl::Status CutAnew();
+  absl::Status ShareParameters(int root, int64_t rounds);
+  // Options of a call of the remaining ranks. `what` names the call in errors.
+  CallOptions AfterLoss(const char* what) const;
   // Names the next step of the worker's job (Worker::Doing), with the number of the round.
   void Doing(const char* what) const;
   CallOptions DataOptions() const { return TimedCall(options_.timeout_ns, kDataTag, true); }
@@ -121,7 +138,7 @@ class GradientRound {
   absl::Status Run(const char* what, Call call);
   GradientSum Sum() const;
   // Returns true if the round is a commit that ranks also make on their copies of shards.
-  bool Votes() const { return ranks_.recovery() != nullptr && Commits(state_.kind()); }
+  bool Votes() const { return ranks_.recovers() && Commits(state_.kind()); }
   const SlabLayer& layer() const { return ranks_.cut().layer(); }
 
   const ChannelOptions& options_;

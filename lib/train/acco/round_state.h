@@ -5,7 +5,7 @@
 //   Begin -> SetOutcome -> Clip (with clip_norm) -> Commit (has no effect in an estimate) -> Finish
 //
 // After a loss, a rank may receive the outcome from another rank. The receiver continues at
-// SetOutcome (channel_recovery.h).
+// SetOutcome (GradientRound::Recover).
 //
 // Thread safety: one thread at a time.
 #pragma once

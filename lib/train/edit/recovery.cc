@@ -71,51 +71,19 @@ absl::Status Recovery::AwaitOthers() {
   return absl::OkStatus();
 }
 
-// Returns the losses that have ended communicators.
-std::vector<absl::Status> Recovery::Losses() const {
-  std::vector<absl::Status> losses;
-  for (const std::shared_ptr<Communicator>& comm : Communicators(/*closing=*/true)) {
-    if (const absl::Status loss = LossOf(comm.get()); !loss.ok()) {
-      losses.push_back(loss);
-    }
-  }
-  return losses;
-}
-
-void Recovery::EndCalls() {
-  const std::vector<absl::Status> causes = Losses();
-  Worker::Doing("after a loss: ending the communicators");
-  for (const std::shared_ptr<Communicator>& comm : Communicators(/*closing=*/true)) {
-    if (comm != nullptr && !causes.empty()) {
-      comm->EndWith(causes[0]);
-    }
-  }
-}
-
 // Ends all communicators, and replaces the communicator of all ranks.
 absl::Status Recovery::Shrink() {
-  const std::vector<absl::Status> causes = Losses();
-  EndCalls();
-  const std::vector<int> before = ReplicasOf(world_->places());
-  ENTRAIN_RETURN_IF_ERROR(world_->Shrink(causes));
-  const std::vector<int> left = ReplicasOf(world_->places());
-  for (const int replica : before) {
-    if (!std::binary_search(left.begin(), left.end(), replica)) {
-      results_.Lost({.replica = replica,
-                     .rendezvous = results_.rendezvous(),
-                     .why = causes.empty() ? "" : std::string(causes[0].message())});
+  return world_->RemoveLost(Communicators(/*closing=*/true), [this](const LostReplicas& lost) {
+    for (const int replica : lost.replicas) {
+      results_.Lost({.replica = replica, .rendezvous = results_.rendezvous(), .why = lost.why});
     }
-  }
-  if (left.size() == before.size() && !causes.empty()) {
-    return causes[0];  // no rank is lost: the network is too slow for the time limit
-  }
-  return absl::OkStatus();
+  });
 }
 
 absl::Status Recovery::GoOn(ExchangeRound* round) {
   ENTRAIN_RETURN_IF_ERROR(Regroup());
   const RoundPlace mine = PlaceOf(round, results_.rendezvous(), end_);
-  ENTRAIN_ASSIGN_OR_RETURN(const std::vector<RoundPlace> places, GatherPlaces(mine));
+  ENTRAIN_ASSIGN_OR_RETURN(const std::vector<RoundPlace> places, world_->GatherPlaces(mine));
   end_ = RunEndOf(places, world_->places(), world_->mine().replica);
   ENTRAIN_RETURN_IF_ERROR(joint_calls_.Settle(*world_->comm(), results_.rendezvous(), timeout_ns_));
   ENTRAIN_ASSIGN_OR_RETURN(const RecoveryPlan plan, PlanRecovery(places));
@@ -143,16 +111,6 @@ absl::Status Recovery::Regroup() {
   }
   exchange_.Regroup(std::move(model), std::move(sync), ReplicasOf(world_->places()));
   return closer_ == nullptr ? absl::OkStatus() : closer_->GoOn(*world_);
-}
-
-absl::StatusOr<std::vector<RoundPlace>> Recovery::GatherPlaces(const RoundPlace& mine) {
-  const std::shared_ptr<Communicator> world = world_->comm();
-  const CallOptions options = TimedCall(timeout_ns_, -1, true);
-  Worker::Doing("after a loss: how far the others have come", options.timeout_ns);
-  std::vector<RoundPlace> places(static_cast<size_t>(world->size()));
-  constexpr int64_t kNumbers = sizeof(RoundPlace) / sizeof(int64_t);
-  ENTRAIN_RETURN_IF_ERROR(world->AllGather(&mine, places.data(), kNumbers, DType::kI64, options));
-  return places;
 }
 
 absl::Status Recovery::Broadcast(int root, void* data, int64_t bytes) {

@@ -58,7 +58,7 @@ class Recovery {
   // closer's communicator may have ended without a loss, because a rank has finished training.
   absl::Status Needed(bool closing = false) const;
   // Ends the communicators, if a loss has ended one of them. So an attempt of a joint call fails.
-  void EndCalls();
+  void EndCalls() { EndAfterLoss(Communicators(/*closing=*/true)); }
   // Must be called in joint_calls().Recover, after EndCalls.
   // `round` is the last round that has begun on the worker, or null. Returns OK if the round can
   // continue. It continues with its next turn, or with a repetition of its rendezvous. After an
@@ -77,11 +77,9 @@ class Recovery {
 
  private:
   std::vector<std::shared_ptr<Communicator>> Communicators(bool closing) const;
-  std::vector<absl::Status> Losses() const;
   absl::Status Shrink();
   absl::Status GoOn(ExchangeRound* round);
   absl::Status Regroup();
-  absl::StatusOr<std::vector<RoundPlace>> GatherPlaces(const RoundPlace& mine);
   absl::Status SendTable(int from, ExchangeRound* round);
   absl::Status FinishLayers(const RecoveryPlan& plan, absl::Span<const RoundPlace> places,
                             ExchangeRound* round);

@@ -1,6 +1,7 @@
 #include "lib/train/elastic/replica_world.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -154,6 +155,46 @@ void ReplicaWorld::End(const absl::Status& why) {
 std::shared_ptr<Communicator> ReplicaWorld::comm() const {
   absl::MutexLock lock(&mutex_);
   return comm_;
+}
+
+std::vector<absl::Status> EndAfterLoss(absl::Span<const std::shared_ptr<Communicator>> comms) {
+  std::vector<absl::Status> losses;
+  for (const std::shared_ptr<Communicator>& comm : comms) {
+    if (const absl::Status loss = LossOf(comm.get()); !loss.ok()) {
+      losses.push_back(loss);
+    }
+  }
+  Worker::Doing("after a loss: ending the communicators");
+  for (const std::shared_ptr<Communicator>& comm : comms) {
+    if (comm != nullptr && !losses.empty()) {
+      comm->EndWith(losses[0]);
+    }
+  }
+  return losses;
+}
+
+absl::Status ReplicaWorld::RemoveLost(absl::Span<const std::shared_ptr<Communicator>> comms,
+                                      absl::FunctionRef<void(const LostReplicas&)> lost) {
+  const std::vector<absl::Status> causes = EndAfterLoss(comms);
+  const std::vector<int> before = ReplicasOf(places_);
+  ENTRAIN_RETURN_IF_ERROR(Shrink(causes));
+  const std::vector<int> left = ReplicasOf(places_);
+  LostReplicas gone;
+  gone.why = causes.empty() ? "" : std::string(causes[0].message());
+  std::set_difference(before.begin(), before.end(), left.begin(), left.end(),
+                      std::back_inserter(gone.replicas));
+  if (gone.replicas.empty() && !causes.empty()) {
+    return causes[0];
+  }
+  lost(gone);
+  return absl::OkStatus();
+}
+
+absl::Status ReplicaWorld::Gather(Communicator& all, const void* mine, void* places,
+                                  int64_t numbers) const {
+  const CallOptions options = TimedCall(timeout_ns_, -1, true);
+  Worker::Doing("after a loss: how far the others have come", options.timeout_ns);
+  return all.AllGather(mine, places, numbers, DType::kI64, options);
 }
 
 absl::Status ReplicaWorld::Shrink(absl::Span<const absl::Status> causes) {

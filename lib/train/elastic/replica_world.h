@@ -11,9 +11,13 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -37,6 +41,16 @@ std::vector<int> ReplicasOf(absl::Span<const ReplicaPlace> places);
 // If the communicator has ended because another rank was lost, late or gave up, returns the error
 // with which it has ended. Otherwise returns OK. `comm` may be null.
 absl::Status LossOf(const Communicator* comm);
+// If a loss has ended one of `comms`, ends the others with the same error. So no rank waits in them,
+// and calls under way fail. Returns the losses, one of each communicator that a loss has ended.
+// Entries of `comms` may be null.
+std::vector<absl::Status> EndAfterLoss(absl::Span<const std::shared_ptr<Communicator>> comms);
+
+// The replicas without which the others go on after a loss.
+struct LostReplicas {
+  std::vector<int> replicas;
+  std::string why;  // the loss
+};
 
 class ReplicaWorld {
  public:
@@ -56,6 +70,21 @@ class ReplicaWorld {
   // Returns kOutOfRange if the other ranks have continued without this rank. Returns kUnavailable
   // if this rank's own replica is not complete. After an error this rank cannot continue.
   absl::Status Shrink(absl::Span<const absl::Status> causes);
+
+  // EndAfterLoss, then Shrink. `comms` are the communicators in which ranks may wait, among them
+  // comm(). Calls `lost` with the replicas that have gone. Returns the loss if all replicas remain:
+  // the network is too slow for the time limit.
+  absl::Status RemoveLost(absl::Span<const std::shared_ptr<Communicator>> comms,
+                          absl::FunctionRef<void(const LostReplicas&)> lost);
+  // Gathers the progress of each rank of comm(). A Place is a struct of int64_t.
+  template <typename Place>
+  absl::StatusOr<std::vector<Place>> GatherPlaces(const Place& mine) {
+    static_assert(std::is_trivially_copyable_v<Place> && sizeof(Place) % sizeof(int64_t) == 0);
+    const std::shared_ptr<Communicator> all = comm();
+    std::vector<Place> places(static_cast<size_t>(all->size()));
+    const absl::Status status = Gather(*all, &mine, places.data(), sizeof(Place) / sizeof(int64_t));
+    return status.ok() ? std::move(places) : absl::StatusOr<std::vector<Place>>(status);
+  }
 
   // Replaces the communicator by `other`, which contains newcomers or lacks lost ranks. `places`
   // has the place of each rank of `other`.
@@ -90,6 +119,7 @@ class ReplicaWorld {
         timeout_ns_(timeout_ns),
         places_(std::move(places)),
         comm_(std::move(comm)) {}
+  absl::Status Gather(Communicator& all, const void* mine, void* places, int64_t numbers) const;
   absl::Status ShrinkWithout(std::vector<int> exclude);
   absl::Status Left(const std::vector<ReplicaPlace>& before, const absl::Status& why) const;
 

@@ -1,4 +1,4 @@
-#include "transports/fault_plan.h"
+#include "transports/settings.h"
 
 #include <algorithm>
 #include <iterator>
@@ -12,10 +12,17 @@
 
 #include "lib/base/config.h"
 #include "lib/base/status.h"
-#include "transports/registry.h"
 
 namespace entrain {
 namespace {
+
+// Users may list this name among the transports. It is not a transport, but a method for calls on
+// device memory (lib/device/calls).
+constexpr const char* kForDevices = "nccl";
+
+std::string KnownNames() {
+  return absl::StrCat(absl::StrJoin(kTransportNames, ", "), ", ", kForDevices);
+}
 
 using Values = std::vector<absl::string_view>;
 
@@ -136,6 +143,39 @@ absl::StatusOr<FaultPlan> Parse(absl::string_view text) {
 }
 
 }  // namespace
+
+absl::StatusOr<std::vector<std::string>> ParseTransports(absl::string_view text) {
+  std::vector<std::string> asked;
+  if (!absl::StripAsciiWhitespace(text).empty()) {
+    for (absl::string_view part : absl::StrSplit(text, ',')) {
+      asked.emplace_back(absl::StripAsciiWhitespace(part));
+    }
+  }
+  for (size_t i = 0; i < asked.size(); ++i) {
+    const bool known = std::find(std::begin(kTransportNames), std::end(kTransportNames),
+                                 asked[i]) != std::end(kTransportNames) ||
+                       asked[i] == kForDevices;
+    if (!known) {
+      return absl::InvalidArgumentError(absl::StrCat("transports \"", text, "\": \"", asked[i],
+                                                     "\" is not a transport of this build (",
+                                                     KnownNames(), ")"));
+    }
+    if (std::count(asked.begin(), asked.end(), asked[i]) > 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("transports \"", text, "\": \"", asked[i], "\" is named twice"));
+    }
+  }
+  std::vector<std::string> names;
+  for (const char* const name : kTransportNames) {
+    if (asked.empty() || std::find(asked.begin(), asked.end(), name) != asked.end()) {
+      names.emplace_back(name);
+    }
+  }
+  if (asked.empty() || std::find(asked.begin(), asked.end(), kForDevices) != asked.end()) {
+    names.emplace_back(kForDevices);
+  }
+  return names;
+}
 
 bool FaultPlan::IsFor(int rank) const {
   return ranks.empty() || std::find(ranks.begin(), ranks.end(), rank) != ranks.end();

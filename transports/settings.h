@@ -1,5 +1,4 @@
-// The parsed ENTRAIN_FAULT. It says how transports/fault delays the messages that a process sends,
-// and when it ends the paths.
+// The settings of the transports: ENTRAIN_TRANSPORTS and ENTRAIN_FAULT.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +10,16 @@
 
 namespace entrain {
 
+// The names of the transports of this version, in order of preference (registry.h).
+inline constexpr const char* kTransportNames[] = {"inproc", "shm", "ucx", "tcp"};
+
+// Parses a text like "shm,tcp". Returns a list of names. Each name must be known, and must appear
+// only once. An empty text means all transports. The order in the text has no effect, because the
+// order of preference is fixed.
+absl::StatusOr<std::vector<std::string>> ParseTransports(absl::string_view text);
+
+// The parsed ENTRAIN_FAULT. It says how transports/fault delays the messages that a process sends,
+// and when it ends the paths.
 struct FaultPlan {
   int64_t bytes_per_second = 0;  // rate at which the process sends; 0: no limit
   int64_t latency_ns = 0;        // delay of each message
