@@ -7,8 +7,10 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
+#include "lib/base/log.h"
 #include "lib/base/status.h"
 #include "lib/comm/contribution.h"
 #include "lib/comm/flight_log.h"
@@ -84,7 +86,7 @@ CommCore::CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig 
       peers_(config_.name, config_.world, config_.rank, config_.members),
       words_(config_.name, peers_, engine_.clock(), config_.generation),
       flight_(FlightLog::Get().calls(), engine_.clock().Now()),
-      ending_(*this, engine_, config_, peers_, words_, open_),
+      ending_(config_, words_),
       funnel_(*this, config_, topology_, peers_, ending_.end(), pool_),
       mismatches_(*this, open_, peers_, engine_.clock()),
       inquiry_(*this, peers_, funnel_, open_, words_, engine_.clock(), config_.silence_ns),
@@ -244,7 +246,7 @@ std::shared_ptr<void> CommCore::EndToo(const std::shared_ptr<CommCore>& part) {
   auto tie = std::make_shared<Tie>(part);
   engine_.seat().RunInDriver([&] {
     if (ending_.ended()) {
-      part->ending_.EndLike(ending_);
+      part->EndLike(*this);
     } else {
       end_too_.push_back(tie);
     }
@@ -268,7 +270,7 @@ void CommCore::Open() {
 
 void CommCore::Leave(absl::string_view what) {
   survivors_.Close(absl::AbortedError(absl::StrCat(config_.name, ": this rank ", what)));
-  ending_.Leave(what);
+  SayFarewell(what);
 }
 
 std::vector<MemberReport> CommCore::Members() const {
@@ -303,16 +305,6 @@ void CommCore::Attend() {
 std::string CommCore::UserOf(ConstBytes bytes) const {
   const CallWork* const user = open_.UserOf(bytes);
   return user == nullptr ? "" : absl::StrCat(user->Name(), " on ", config_.name);
-}
-
-void CommCore::EndCalls(const absl::Status& why) {
-  // Before the calls end, because a flight dump shows the ranks for which the calls wait.
-  TellOfFailure();
-  // Stop the inquiry before the calls end. Otherwise, when the call under inquiry ends, the ranks
-  // that asked about it would get the answer that nothing holds it up.
-  inquiry_.Stop(why);
-  runner_.Stop(why);
-  mismatches_.Stop();
 }
 
 void CommCore::OnShutdown() {
@@ -464,12 +456,119 @@ Deadline CommCore::FindOut(HeldUpBy then) {
 
 // ---- Ends, and the communicator that follows
 
+void CommCore::Abort(absl::string_view reason) {
+  ending_.Abort(reason);
+  EndSoon(/*leaves=*/false);
+}
+
+void CommCore::EndHere(const absl::Status& why, bool leaves) {
+  ending_.EndHere(why);
+  EndSoon(leaves);
+}
+
+void CommCore::EndLike(const CommCore& parent) {
+  ending_.EndLike(parent.ending_);
+  EndSoon(/*leaves=*/false);
+}
+
+void CommCore::EndSoon(bool leaves) {
+  class EndJob final : public Job {
+   public:
+    EndJob(std::shared_ptr<CommCore> core, bool leaves) : core_(std::move(core)), leaves_(leaves) {}
+    void Run() override {
+      core_->Fail(core_->end().status());
+      if (leaves_) {
+        core_->SayFarewell("");
+      }
+      delete this;
+    }
+
+   private:
+    const std::shared_ptr<CommCore> core_;
+    const bool leaves_;
+  };
+  engine_.seat().Submit(new EndJob(shared_from_this(), leaves));
+  engine_.seat().Kick();
+}
+
+void CommCore::EndWith(const absl::Status& why) {
+  ending_.EndWith(why);
+  engine_.seat().RunInDriver([this] {
+    Fail(ending_.status());
+    engine_.Flush();
+  });
+}
+
+void CommCore::Fail(const absl::Status& why) {
+  if (const auto end = ending_.Fail(why, engine_.causes().cause())) {
+    Perform(*end);
+  }
+}
+
+void CommCore::EndAsStale(const absl::Status& why) {
+  if (const auto end = ending_.EndAsStale(why)) {
+    Perform(*end);
+  }
+}
+
+void CommCore::Perform(const Ending::End& end) {
+  const std::shared_ptr<CommCore> keep = shared_from_this();
+  for (int r = 0; r < size(); ++r) {
+    Endpoint* const endpoint = peers_.endpoint(r);
+    if (endpoint == nullptr) {
+      continue;
+    }
+    endpoint->Revoke(config_.context, peers_.context(r), end.why);
+    if (!left(r)) {
+      peers_.SendTwice(r, ControlKind::kAbort, EncodeStatus(end.told));
+    }
+  }
+  // Also tells the members of this process's other communicators, because these communicators may
+  // end as a result.
+  engine_.causes().Tell(absl::StartsWith(end.told.message(), config_.name)
+                            ? end.told
+                            : Annotate(end.told, config_.name));
+  engine_.RevokeContext(config_.context);
+  NeedFlush();
+  if (!open_.empty()) {
+    ENTRAIN_LOG(kInfo, end.why.message());
+  }
+  // Before the calls end, because a flight dump shows the ranks for which the calls wait.
+  TellOfFailure();
+  // Stop the inquiry before the calls end. Otherwise, when the call under inquiry ends, the ranks
+  // that asked about it would get the answer that nothing holds it up.
+  inquiry_.Stop(end.why);
+  runner_.Stop(end.why);
+  mismatches_.Stop();
+}
+
+void CommCore::SayFarewell(absl::string_view what) {
+  const auto farewell = ending_.Leave(what, open_, engine_.causes().cause());
+  if (!farewell) {
+    return;
+  }
+  if (farewell->end) {
+    Perform(*farewell->end);
+  }
+  for (int r = 0; r < size(); ++r) {
+    Endpoint* const endpoint = peers_.endpoint(r);
+    if (endpoint == nullptr) {
+      continue;
+    }
+    peers_.Send(r, ControlKind::kLeave);
+    if (!farewell->quietly.ok()) {
+      endpoint->Revoke(config_.context, peers_.context(r), farewell->quietly);
+    }
+  }
+  engine_.CloseContext(config_.context);
+}
+
 void CommCore::TellOfFailure() {
   FlightLog::Get().OnFailure(*this);
   for (const std::weak_ptr<Tie>& one : end_too_) {
     const std::shared_ptr<Tie> tie = one.lock();
     if (const std::shared_ptr<CommCore> part = tie == nullptr ? nullptr : tie->lock()) {
-      part->ending_.EndLike(ending_);
+      part->EndLike(*this);
     }
   }
 }
@@ -482,7 +581,7 @@ std::shared_ptr<CommCore> CommCore::MakeNext(const std::string& name,
 }
 
 void CommCore::GiveUp(CommCore& next, absl::string_view why) {
-  next.ending_.EndHere(
+  next.EndHere(
       absl::AbortedError(absl::StrCat(next.config_.name, ": rank ", next.rank(), " ", why)),
       /*leaves=*/true);
 }

@@ -67,9 +67,17 @@ class CommCore final : public ContextOwner,
   // Returns the object that gives calls their numbers, their plans and their default timeout.
   CallFunnel& funnel() { return funnel_; }
   const CallFunnel& funnel() const { return funnel_; }
-  // Returns the object that ends the communicator and has its final status.
-  Ending& ending() { return ending_; }
-  const Ending& ending() const { return ending_; }
+  // Returns the status with which the communicator has ended.
+  const CommEnd& end() const { return ending_.end(); }
+  // Ends the communicator on all ranks at the caller's request. Does not wait.
+  void Abort(absl::string_view reason);
+  // Ends the communicator on all ranks because of an error on this rank. Does not wait. `leaves`:
+  // the user also releases the communicator.
+  void EndHere(const absl::Status& why, bool leaves);
+  void EndHere(const absl::Status& why) override { EndHere(why, /*leaves=*/false); }
+  // Ends the communicator on all ranks because of an error outside this communicator. Returns after
+  // it has told the other ranks.
+  void EndWith(const absl::Status& why);
   // While the returned object exists, an end of this communicator with an error also ends `part`.
   // If this communicator has ended already, ends `part` at once.
   [[nodiscard]] std::shared_ptr<void> EndToo(const std::shared_ptr<CommCore>& part);
@@ -106,7 +114,9 @@ class CommCore final : public ContextOwner,
   // [driver] Returns the part of a flight dump that must be collected on the driver.
   FlightLook flight_look() const;
   // What a packed call uses of this communicator.
-  PackedCall::Parts packed_parts() { return {Keep(), engine_, config_, pool_, funnel_, ending_}; }
+  PackedCall::Parts packed_parts() {
+    return {Keep(), engine_, config_, pool_, funnel_, ending_.end()};
+  }
   // Returns the name of the transport to a member, or "self" for this rank itself.
   absl::string_view transport_to(int rank) const;
   // Blocks until all calls started so far are over. Returns false if a call is not over at
@@ -144,17 +154,24 @@ class CommCore final : public ContextOwner,
   bool SaysNothing(int rank) const override;
   absl::Status CauseOf(int rank) const override;
   int64_t silence_ns() const override { return inquiry_.silence_ns(); }
-  void Fail(const absl::Status& why) override { ending_.Fail(why); }
+  void Fail(const absl::Status& why) override;
   void Disagree(CallId call, uint64_t sequence, const Vote::Result& votes) override;
-  void EndAsStale(const absl::Status& why) override { ending_.EndAsStale(why); }
-  void EndCalls(const absl::Status& why) override;
+  void EndAsStale(const absl::Status& why) override;
   std::shared_ptr<CommCore> MakeNext(const std::string& name,
                                      const std::vector<std::pair<int, Context>>& members) override;
   void GiveUp(CommCore& next, absl::string_view why) override;
 
   // Returns true if the communicator has ended. After the end, only agreements on the remaining
   // ranks run.
-  bool Over() const { return !engine_.Accepts(config_.context); }
+  bool Over() const { return ending_.over(); }
+  // Ends the communicator on all ranks because `parent` has ended. Does not wait.
+  void EndLike(const CommCore& parent);
+  // Makes the driver end the communicator soon, with the error that was set. `leaves`: it also says
+  // farewell.
+  void EndSoon(bool leaves);
+  // [driver] Does what Ending has decided.
+  void Perform(const Ending::End& end);
+  void SayFarewell(absl::string_view what);
   // Requests a flight dump, and ends the parts that end with this communicator.
   void TellOfFailure();
 

@@ -2,7 +2,7 @@
 // parts it asks here. CommCore implements the interface and owns the parts, so a part can call it at any
 // time. There is no other upcall inside lib/comm.
 //
-// Thread safety: Keep and Submit: any thread. All others are [driver].
+// Thread safety: Keep, Submit and EndHere: any thread. All others are [driver].
 #pragma once
 
 #include <cstdint>
@@ -51,15 +51,15 @@ class CommShell {
   virtual int64_t silence_ns() const = 0;
 
   // ---- Ends
-  // Ends the communicator.
+  // Ends the communicator on all ranks because of an error on this rank. Does not wait.
+  virtual void EndHere(const absl::Status& why) = 0;
+  // Ends the communicator. When Fail returns, no peer reads or writes a buffer of its calls.
   virtual void Fail(const absl::Status& why) = 0;
   // Ends the communicator because the calls of the ranks do not match. `sequence`: the number of
   // this rank's call.
   virtual void Disagree(CallId call, uint64_t sequence, const Vote::Result& votes) = 0;
   // Ends the communicator because the other ranks go on without this rank.
   virtual void EndAsStale(const absl::Status& why) = 0;
-  // Ends all open calls, inquiries and votes. The communicator has ended.
-  virtual void EndCalls(const absl::Status& why) = 0;
 
   // ---- The communicator that follows
   // Makes and opens the communicator of these ranks. `members`: the ranks, each with its context

@@ -57,7 +57,7 @@ class CommCoreTest : public PlayedComm {
     InDriver([&] { reports = core->Members(); });
     return reports[static_cast<size_t>(rank)].state;
   }
-  std::string Message() const { return std::string(core->ending().status().message()); }
+  std::string Message() const { return std::string(core->end().status().message()); }
   // Returns the kinds of the messages that the member got.
   static std::vector<ControlKind> KindsOf(const std::vector<std::string>& messages) {
     std::vector<ControlKind> kinds;
@@ -83,9 +83,50 @@ TEST_F(CommCoreTest, TheEngineReportsToTheEventsAndKeepsTheCommunicator) {
 
 TEST_F(CommCoreTest, AMembersReasonEndsItAndIsPassedOn) {
   Tell(0, ControlKind::kAbort, EncodeStatus(absl::UnavailableError("c: lost somebody")));
-  EXPECT_EQ(core->ending().status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(core->end().status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(Message(), "c: lost somebody");
   EXPECT_EQ(KindsOf(endpoints[2].sent), std::vector{ControlKind::kAbort});
+}
+
+TEST_F(CommCoreTest, AFailureIsToldToAllMembersByBothWays) {
+  core->Abort("had enough");
+  for (const int r : {0, 2}) {
+    const PlayedPeer& peer = endpoints[static_cast<size_t>(r)];
+    EXPECT_EQ(KindsOf(peer.sent), std::vector{ControlKind::kAbort});
+    EXPECT_EQ(peer.sent, peer.urgent);
+    EXPECT_EQ(peer.revoked, core->end().status());
+  }
+  EXPECT_FALSE(engine->Accepts(config.context));
+  EXPECT_EQ(engine->causes().cause(), core->end().status());
+  core->Abort("once more");
+  EXPECT_EQ(endpoints[0].sent.size(), 1u);
+}
+
+// Peers may read and write the buffers of a call until they are revoked.
+TEST_F(CommCoreTest, NoCallIsOverBeforeItsPeersAreRevoked) {
+  const RefPtr<Work> work = Begin(AllReduce());
+  bool revoked = false;
+  work->Then([&](const absl::Status& status) {
+    revoked = !status.ok() && !endpoints[0].revoked.ok() && !endpoints[2].revoked.ok() &&
+              !engine->Accepts(config.context);
+  });
+  core->Abort("had enough");
+  EXPECT_TRUE(work->done());
+  EXPECT_TRUE(revoked);
+}
+
+TEST_F(CommCoreTest, ItHasEndedAtOnceForNewCalls) {
+  const long users = core.use_count();
+  ASSERT_TRUE(engine->seat().TakeIfQuiet());
+  core->EndHere(absl::ResourceExhaustedError("no memory"), /*leaves=*/false);
+  EXPECT_TRUE(core->end().ended());
+  EXPECT_FALSE(core->Start(AllReduce(), true).ok());
+  EXPECT_TRUE(engine->Accepts(config.context)) << "the driver has not come to it";
+  EXPECT_EQ(core.use_count(), users + 1);
+  engine->seat().Turn();
+  EXPECT_FALSE(engine->Accepts(config.context));
+  engine->seat().Leave();
+  EXPECT_EQ(core.use_count(), users);
 }
 
 TEST_F(CommCoreTest, MessagesOfStrangersAndOfUnknownKindsDoNothing) {
@@ -96,15 +137,15 @@ TEST_F(CommCoreTest, MessagesOfStrangersAndOfUnknownKindsDoNothing) {
     core->OnControl(endpoints[0], Writer().Put(uint8_t{99}).Take());
     core->OnLost(stranger, absl::UnavailableError("the peer is gone"));
   });
-  EXPECT_FALSE(core->ending().ended());
+  EXPECT_FALSE(core->end().ended());
   EXPECT_EQ(StateOf(0), MemberReport::State::kAlive);
 }
 
 TEST_F(CommCoreTest, AMemberThatHasLeftIsReportedAlsoAfterTheEnd) {
   Tell(0, ControlKind::kLeave);
   EXPECT_EQ(StateOf(0), MemberReport::State::kLeft);
-  EXPECT_FALSE(core->ending().ended()) << "leaving is no error";
-  core->ending().Abort("had enough");
+  EXPECT_FALSE(core->end().ended()) << "leaving is no error";
+  core->Abort("had enough");
   Tell(2, ControlKind::kLeave);
   EXPECT_EQ(StateOf(2), MemberReport::State::kLeft);
   EXPECT_TRUE(endpoints[0].sent.empty()) << "it is told nothing more";
@@ -113,11 +154,11 @@ TEST_F(CommCoreTest, AMemberThatHasLeftIsReportedAlsoAfterTheEnd) {
 TEST_F(CommCoreTest, ALostPathEndsItAfterAMoment) {
   InDriver([&] { core->OnLost(endpoints[2], absl::UnavailableError("the path broke")); });
   Tick();
-  EXPECT_FALSE(core->ending().ended()) << "a better reason may come";
+  EXPECT_FALSE(core->end().ended()) << "a better reason may come";
   clock.Advance(Membership::kGraceNs);
   Tick();
-  EXPECT_TRUE(core->ending().ended());
-  EXPECT_EQ(BlameOf(core->ending().status()).rank, 2);
+  EXPECT_TRUE(core->end().ended());
+  EXPECT_EQ(BlameOf(core->end().status()).rank, 2);
 }
 
 TEST_F(CommCoreTest, TheLossOfAMemberThatHasLeftIsNoError) {
@@ -125,7 +166,7 @@ TEST_F(CommCoreTest, TheLossOfAMemberThatHasLeftIsNoError) {
   InDriver([&] { core->OnLost(endpoints[2], absl::UnavailableError("the path broke")); });
   clock.Advance(10 * Membership::kGraceNs);
   Tick();
-  EXPECT_FALSE(core->ending().ended());
+  EXPECT_FALSE(core->end().ended());
 }
 
 TEST_F(CommCoreTest, MembersAreAskedAboutACallWhoseTimeIsUp) {
@@ -140,7 +181,7 @@ TEST_F(CommCoreTest, MembersAreAskedAboutACallWhoseTimeIsUp) {
   clock.Advance(Membership::kAnswerNs);
   Tick();
   EXPECT_TRUE(work->done());
-  EXPECT_EQ(BlameOf(core->ending().status()).rank, 0) << "the lowest that did not answer";
+  EXPECT_EQ(BlameOf(core->end().status()).rank, 0) << "the lowest that did not answer";
   EXPECT_EQ(core->waits_since(), std::nullopt);
 }
 
@@ -155,7 +196,7 @@ TEST_F(CommCoreTest, AQuestionIsAnsweredUntilTheEnd) {
   const auto ask = [&] { Tell(0, ControlKind::kQuery, query.text()); };
   ask();
   EXPECT_EQ(KindsOf(endpoints[0].urgent), std::vector{ControlKind::kAnswer});
-  core->ending().Abort("had enough");
+  core->Abort("had enough");
   const size_t told = endpoints[0].urgent.size();
   ask();
   EXPECT_EQ(endpoints[0].urgent.size(), told);
@@ -172,6 +213,9 @@ TEST_F(CommCoreTest, TheUserOfMemoryIsNamed) {
 TEST_F(CommCoreTest, ItLeavesOnceWhenTheUserReleasesIt) {
   InDriver([&] { core->Leave("destroyed the communicator"); });
   EXPECT_EQ(KindsOf(endpoints[0].sent), std::vector{ControlKind::kLeave});
+  EXPECT_TRUE(endpoints[0].urgent.empty());
+  EXPECT_EQ(endpoints[0].revoked.message(), "c: the communicator was destroyed");
+  EXPECT_FALSE(engine->causes().told());
   InDriver([&] { core->OnShutdown(); });
   EXPECT_EQ(endpoints[0].sent.size(), 1u);
 }

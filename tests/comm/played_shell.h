@@ -31,7 +31,7 @@ class PlayedShell : public CommShell {
   void Fail(const absl::Status& why) override { Unexpected<int>("Fail: " + why.ToString()); }
   void Disagree(CallId, uint64_t, const Vote::Result&) override { Unexpected<int>("Disagree"); }
   void EndAsStale(const absl::Status&) override { Unexpected<int>("EndAsStale"); }
-  void EndCalls(const absl::Status&) override { Unexpected<int>("EndCalls"); }
+  void EndHere(const absl::Status& why) override { Unexpected<int>("EndHere: " + why.ToString()); }
   std::shared_ptr<CommCore> MakeNext(const std::string&,
                                      const std::vector<std::pair<int, Context>>&) override {
     return Unexpected<std::shared_ptr<CommCore>>("MakeNext");
