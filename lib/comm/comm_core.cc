@@ -91,7 +91,7 @@ CommCore::CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig 
       mismatches_(*this, open_, peers_, engine_.clock()),
       inquiry_(*this, peers_, funnel_, open_, words_, engine_.clock(), config_.silence_ns),
       respondent_(engine_, peers_, funnel_, open_, words_),
-      survivors_(*this, engine_, peers_, words_, config_.name, config_.generation),
+      survivors_(peers_, words_, config_.name, config_.generation),
       runner_(*this, engine_holder_,
               {config_, peers_, pool_, ending_.end(), funnel_, open_, words_, inquiry_, mismatches_,
                flight_},
@@ -211,10 +211,14 @@ bool CommCore::Drain(Deadline give_up) {
 
 RefPtr<SurvivorWork> CommCore::StartAgreement(Survivors::Wish wish, int64_t timeout_ns,
                                               const std::string& name) {
-  auto work = RefPtr<SurvivorWork>::Adopt(
-      new SurvivorWork(engine_, std::move(wish), timeout_ns > 0 ? timeout_ns : funnel_.timeout_ns(),
-                       config_.name, name.empty() ? config_.name : name));
-  engine_.seat().RunInDriver([&] { survivors_.Start(work); });
+  auto work = RefPtr<SurvivorWork>::Adopt(new SurvivorWork(engine_, config_.name, wish.kind));
+  engine_.seat().RunInDriver([&] {
+    StartAgreement(work, {.wish = std::move(wish),
+                          .timeout_ns = timeout_ns > 0 ? timeout_ns : funnel_.timeout_ns(),
+                          .started_ns = work->started_ns_,
+                          .silence_ns = inquiry_.silence_ns(),
+                          .next_name = name.empty() ? config_.name : name});
+  });
   return work;
 }
 
@@ -233,7 +237,7 @@ void CommCore::Refused(const Call& call, const absl::Status& why) {
             .Take();
     if (!ending_.ended()) {
       for (int r = 0; r < size(); ++r) {
-        if (peers_.endpoint(r) != nullptr && !left(r)) {
+        if (peers_.endpoint(r) != nullptr && !inquiry_.left(r)) {
           peers_.Send(r, ControlKind::kRefused, body);
         }
       }
@@ -270,6 +274,7 @@ void CommCore::Open() {
 
 void CommCore::Leave(absl::string_view what) {
   survivors_.Close(absl::AbortedError(absl::StrCat(config_.name, ": this rank ", what)));
+  PerformAgreement();
   SayFarewell(what);
 }
 
@@ -318,7 +323,8 @@ void CommCore::OnLost(Endpoint& from, const absl::Status& why) {
   if (rank < 0) {
     return;
   }
-  survivors_.OnLost(rank, why);
+  survivors_.OnLost(rank, why, engine_.clock().Now());
+  PerformAgreement();
   if (Over()) {
     return;
   }
@@ -377,10 +383,13 @@ void CommCore::OnControl(Endpoint& from, absl::string_view message) {
     case ControlKind::kLeave:
       inquiry_.OnLeft(rank);
       mismatches_.OnGone(rank);
-      survivors_.OnLeft(rank);
+      survivors_.OnLeft(rank, engine_.clock().Now());
+      PerformAgreement();
       return;
     case ControlKind::kSurvivors:
-      survivors_.OnControl(rank, message.substr(1));
+      BeginAgreement();
+      survivors_.OnMessage(rank, message.substr(1), engine_.clock().Now());
+      PerformAgreement();
       return;
     case ControlKind::kQuery: {
       const std::optional<Query> query = Query::From(reader);
@@ -424,7 +433,10 @@ Deadline CommCore::next_tick() const {
 }
 
 void CommCore::OnTick(int64_t now_ns) {
-  survivors_.OnTick(now_ns);
+  if (survivors_.next_tick().Passed(now_ns)) {
+    survivors_.OnTick(now_ns, peers_.Received());
+    PerformAgreement();
+  }
   if (Over()) {
     return;
   }
@@ -505,12 +517,6 @@ void CommCore::Fail(const absl::Status& why) {
   }
 }
 
-void CommCore::EndAsStale(const absl::Status& why) {
-  if (const auto end = ending_.EndAsStale(why)) {
-    Perform(*end);
-  }
-}
-
 void CommCore::Perform(const Ending::End& end) {
   const std::shared_ptr<CommCore> keep = shared_from_this();
   for (int r = 0; r < size(); ++r) {
@@ -519,7 +525,7 @@ void CommCore::Perform(const Ending::End& end) {
       continue;
     }
     endpoint->Revoke(config_.context, peers_.context(r), end.why);
-    if (!left(r)) {
+    if (!inquiry_.left(r)) {
       peers_.SendTwice(r, ControlKind::kAbort, EncodeStatus(end.told));
     }
   }
@@ -573,17 +579,74 @@ void CommCore::TellOfFailure() {
   }
 }
 
-std::shared_ptr<CommCore> CommCore::MakeNext(const std::string& name,
-                                             const std::vector<std::pair<int, Context>>& members) {
-  auto next = MakeFrom(*this, name, config_.generation + 1, members);
-  next->Open();
-  return next;
+// ---- Agreements on the remaining ranks
+
+SurvivorWork::SurvivorWork(Engine& engine, std::string comm, Survivors::Kind kind)
+    : Work(&engine), comm_(std::move(comm)), kind_(kind), started_ns_(engine.clock().Now()) {}
+
+SurvivorWork::~SurvivorWork() = default;
+
+WorkInfo SurvivorWork::Info() const {
+  return {comm_, NameOf(kind_), -1, 0, started_ns_};
 }
 
-void CommCore::GiveUp(CommCore& next, absl::string_view why) {
-  next.EndHere(
-      absl::AbortedError(absl::StrCat(next.config_.name, ": rank ", next.rank(), " ", why)),
-      /*leaves=*/true);
+void CommCore::BeginAgreement() {
+  if (!survivors_.begun()) {
+    survivors_.Begin(Members(), engine_.clock().Now());
+  }
+}
+
+void CommCore::StartAgreement(const RefPtr<SurvivorWork>& work, SurvivorCall call) {
+  BeginAgreement();
+  if (survivors_.WantsContext(call.wish.kind)) {
+    call.wish.context = engine_.ReserveContext();
+  }
+  if (const absl::Status status = survivors_.Start(std::move(call), engine_.clock().Now());
+      !status.ok()) {
+    work->Finish(status);
+    return;
+  }
+  engine_.seat().CountOpenWork(1);
+  agreeing_ = work;
+  PerformAgreement();
+}
+
+void CommCore::PerformAgreement() {
+  SurvivorCalls::Effects todo = survivors_.TakeEffects();
+  for (const Survivors::Message& message : todo.messages) {
+    peers_.Send(message.to, ControlKind::kSurvivors, message.text);
+  }
+  if (!todo.messages.empty()) {
+    NeedFlush();
+  }
+  if (todo.next) {
+    next_ = MakeFrom(*this, todo.next->name, config_.generation + 1, todo.next->members);
+    next_->Open();
+    engine_.causes().GoneOn();
+  }
+  for (const Context context : todo.unused) {
+    engine_.ReleaseContext(context);
+  }
+  if (!todo.stale.ok()) {
+    if (const auto end = ending_.EndAsStale(todo.stale)) {
+      Perform(*end);
+    }
+  }
+  if (todo.drops_next) {
+    next_->EndHere(absl::AbortedError(absl::StrCat(next_->config_.name, ": rank ", next_->rank(),
+                                                   " had timed out in the shrink that made it")),
+                   /*leaves=*/true);
+    next_.reset();
+  }
+  if (todo.over) {
+    const RefPtr<SurvivorWork> work = std::exchange(agreeing_, {});
+    engine_.seat().CountOpenWork(-1);
+    work->flag_ = todo.over->flag;
+    if (todo.over->takes_next) {
+      work->next_ = std::move(next_);
+    }
+    work->Finish(todo.over->status);
+  }
 }
 
 }  // namespace entrain

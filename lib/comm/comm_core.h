@@ -39,6 +39,28 @@ namespace entrain {
 
 class CommCore;
 
+// One call of entrain_comm_agree or entrain_comm_shrink on this rank.
+class SurvivorWork final : public Work {
+ public:
+  SurvivorWork(Engine& engine, std::string comm, Survivors::Kind kind);
+  ~SurvivorWork() override;
+
+  WorkInfo Info() const override;
+  // Results. Valid after the work is over. flag: the AND of all ranks' flags. TakeNext: the
+  // communicator that a shrink has made.
+  uint32_t flag() const { return flag_; }
+  std::shared_ptr<CommCore> TakeNext() { return std::move(next_); }
+
+ private:
+  friend class CommCore;
+
+  const std::string comm_;
+  const Survivors::Kind kind_;
+  const int64_t started_ns_;
+  uint32_t flag_ = 0;
+  std::shared_ptr<CommCore> next_;
+};
+
 // Returns the two lines of Planner::Explain, and then the text of Endpoint::Explain of each
 // endpoint. Equal texts appear once.
 absl::StatusOr<std::string> Explain(CommCore& core, CallKind kind, int64_t count, DType dtype);
@@ -150,16 +172,10 @@ class CommCore final : public ContextOwner,
   void StartWork(CallWork* work) override { runner_.StartWork(work); }
   void NeedAttention() override;
   void NeedFlush() override { engine_.seat().NeedFlush(); }
-  bool left(int rank) const override { return inquiry_.left(rank); }
   bool SaysNothing(int rank) const override;
   absl::Status CauseOf(int rank) const override;
-  int64_t silence_ns() const override { return inquiry_.silence_ns(); }
   void Fail(const absl::Status& why) override;
   void Disagree(CallId call, uint64_t sequence, const Vote::Result& votes) override;
-  void EndAsStale(const absl::Status& why) override;
-  std::shared_ptr<CommCore> MakeNext(const std::string& name,
-                                     const std::vector<std::pair<int, Context>>& members) override;
-  void GiveUp(CommCore& next, absl::string_view why) override;
 
   // Returns true if the communicator has ended. After the end, only agreements on the remaining
   // ranks run.
@@ -172,6 +188,13 @@ class CommCore final : public ContextOwner,
   // [driver] Does what Ending has decided.
   void Perform(const Ending::End& end);
   void SayFarewell(absl::string_view what);
+  // [driver] Does what the agreement on the remaining ranks has decided. Must be called after each of
+  // its events.
+  void PerformAgreement();
+  // [driver] Starts the call of a work, or finishes the work with an error.
+  void StartAgreement(const RefPtr<SurvivorWork>& work, SurvivorCall call);
+  // [driver] At the first use of SurvivorCalls, tells it what this rank knows of the members.
+  void BeginAgreement();
   // Requests a flight dump, and ends the parts that end with this communicator.
   void TellOfFailure();
 
@@ -192,8 +215,10 @@ class CommCore final : public ContextOwner,
   CallFunnel funnel_;
   Mismatches mismatches_;  // [driver]
   Inquiry inquiry_;
-  Respondent respondent_;    // [driver]
-  SurvivorCalls survivors_;  // [driver]
+  Respondent respondent_;           // [driver]
+  SurvivorCalls survivors_;         // [driver]
+  RefPtr<SurvivorWork> agreeing_;   // [driver] the call under way; null: none
+  std::shared_ptr<CommCore> next_;  // [driver] made by a shrink, and not taken yet
   CallRunner runner_;
   int64_t opened_ns_ = 0;                    // [driver]
   bool attending_ = false;                   // [driver]

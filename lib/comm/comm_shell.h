@@ -7,9 +7,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 
@@ -20,7 +17,6 @@
 namespace entrain {
 
 class CallWork;
-class CommCore;
 
 class CommShell {
  public:
@@ -40,15 +36,11 @@ class CommShell {
   virtual void NeedFlush() = 0;
 
   // ---- Members
-  // Returns true if the member has left by itself, that is, has destroyed its communicator.
-  virtual bool left(int rank) const = 0;
   // Returns true if the rank has left or its path is lost, so that it sends nothing any more.
   virtual bool SaysNothing(int rank) const = 0;
   // Returns the status with which the member's process has reported the end of one of its
   // communicators. Reports from before this communicator was opened do not count. OK: no report.
   virtual absl::Status CauseOf(int rank) const = 0;
-  // See Inquiry::SetSilence.
-  virtual int64_t silence_ns() const = 0;
 
   // ---- Ends
   // Ends the communicator on all ranks because of an error on this rank. Does not wait.
@@ -58,16 +50,6 @@ class CommShell {
   // Ends the communicator because the calls of the ranks do not match. `sequence`: the number of
   // this rank's call.
   virtual void Disagree(CallId call, uint64_t sequence, const Vote::Result& votes) = 0;
-  // Ends the communicator because the other ranks go on without this rank.
-  virtual void EndAsStale(const absl::Status& why) = 0;
-
-  // ---- The communicator that follows
-  // Makes and opens the communicator of these ranks. `members`: the ranks, each with its context
-  // number in the new communicator.
-  virtual std::shared_ptr<CommCore> MakeNext(
-      const std::string& name, const std::vector<std::pair<int, Context>>& members) = 0;
-  // Ends a communicator from MakeNext that nobody takes. `why`: a phrase for its error.
-  virtual void GiveUp(CommCore& next, absl::string_view why) = 0;
 };
 
 }  // namespace entrain

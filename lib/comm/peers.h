@@ -66,6 +66,8 @@ class Peers {
   int RankOf(const Endpoint* endpoint) const;
   // Returns the rank of the process. -1: the process is no member.
   int RankOf(const PeerId& id) const;
+  // Returns the bytes that have come from each rank: Endpoint::received.
+  std::vector<uint64_t> Received() const;
   // Returns the longest round trip to a peer, in nanoseconds.
   int64_t SlowestRoundTrip() const;
   // Returns the rank's name in errors: "rank 3 (rank 7 of world, tcp 127.0.0.1:4711)".
