@@ -88,7 +88,7 @@ CommCore::CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig 
       flight_(FlightLog::Get().calls(), engine_.clock().Now()),
       ending_(config_, words_),
       funnel_(*this, config_, topology_, peers_, ending_.end(), pool_),
-      mismatches_(*this, open_, peers_, engine_.clock()),
+      mismatches_(peers_.rank(), peers_.size()),
       inquiry_(*this, peers_, funnel_, open_, words_, engine_.clock(), config_.silence_ns),
       respondent_(engine_, peers_, funnel_, open_, words_),
       survivors_(peers_, words_, config_.name, config_.generation),
@@ -304,6 +304,7 @@ void CommCore::NeedAttention() {
 void CommCore::Attend() {
   const std::shared_ptr<CommCore> keep = shared_from_this();
   attending_ = false;
+  AttendVote();
   runner_.Attend();
 }
 
@@ -329,6 +330,9 @@ void CommCore::OnLost(Endpoint& from, const absl::Status& why) {
     return;
   }
   mismatches_.OnGone(rank);
+  if (mismatches_.voting()) {
+    NeedAttention();
+  }
   if (inquiry_.left(rank)) {
     // A receive from any peer may wait for the lost rank. Other calls fail when their transfers
     // complete with an error.
@@ -342,23 +346,38 @@ absl::Status CommCore::CauseOf(int rank) const {
   return engine_.causes().Of(peers_.endpoint(rank), opened_ns_);
 }
 
-bool CommCore::SaysNothing(int rank) const {
-  const Endpoint* const endpoint = peers_.endpoint(rank);
-  return inquiry_.left(rank) || (endpoint != nullptr && !engine_.PathStatus(endpoint).ok());
-}
-
 void CommCore::OnEarly(Endpoint& from, const Envelope& envelope) {
   if (envelope.tag.lane() == Tag::kPointToPoint) {
     if (open_.in_line() > 0) {
       NeedAttention();
     }
   } else {
-    mismatches_.Compare(from, {envelope.tag.user_tag(), envelope.tag.call()}, envelope.descriptor);
+    runner_.Compare(from, {envelope.tag.user_tag(), envelope.tag.call()}, envelope.descriptor);
   }
 }
 
-void CommCore::Disagree(CallId call, uint64_t sequence, const Vote::Result& votes) {
-  Fail(words_.Disagreement(call, sequence, votes));
+void CommCore::AttendVote() {
+  if (!mismatches_.voting()) {
+    return;
+  }
+  const CallId call = mismatches_.call();
+  const std::optional<OwnCall> mine = runner_.Own(call);
+  if (const auto ballot = mismatches_.TakeBallot(mine, runner_.HasForgotten(call))) {
+    for (int r = 0; r < size(); ++r) {
+      if (peers_.endpoint(r) != nullptr && !mismatches_.gone(r)) {
+        peers_.SendSoon(r, ControlKind::kBallot, *ballot);
+      }
+    }
+    NeedFlush();
+  }
+  if (const auto verdict = mismatches_.TakeVerdict(engine_.clock().Now())) {
+    if (verdict->votes.parties.size() > 1) {
+      Fail(words_.Disagreement(call, mine ? mine->sequence : call.number, verdict->votes));
+    } else if (!verdict->between_two.ok()) {
+      Fail(verdict->between_two);
+    }
+    runner_.VoteIsOver();
+  }
 }
 
 void CommCore::OnControl(Endpoint& from, absl::string_view message) {
@@ -383,6 +402,9 @@ void CommCore::OnControl(Endpoint& from, absl::string_view message) {
     case ControlKind::kLeave:
       inquiry_.OnLeft(rank);
       mismatches_.OnGone(rank);
+      if (mismatches_.voting()) {
+        NeedAttention();
+      }
       survivors_.OnLeft(rank, engine_.clock().Now());
       PerformAgreement();
       return;
@@ -395,7 +417,7 @@ void CommCore::OnControl(Endpoint& from, absl::string_view message) {
       const std::optional<Query> query = Query::From(reader);
       if (query && query->compares()) {
         // Two ranks that called different things may wait for each other, so compare the calls.
-        mismatches_.Compare(from, query->call, query->theirs);
+        runner_.Compare(from, query->call, query->theirs);
       }
       if (query && query->wants_answer() && !mismatches_.voting()) {
         respondent_.To(shared_from_this(), rank, *query);
@@ -411,7 +433,10 @@ void CommCore::OnControl(Endpoint& from, absl::string_view message) {
       inquiry_.OnRefused(rank, reader);
       return;
     case ControlKind::kBallot:
-      mismatches_.OnBallot(rank, reader);
+      mismatches_.OnBallot(rank, reader, runner_.VoteLimit());
+      if (mismatches_.voting()) {
+        NeedAttention();
+      }
       return;
   }
 }
@@ -441,7 +466,7 @@ void CommCore::OnTick(int64_t now_ns) {
     return;
   }
   if (mismatches_.voting()) {
-    mismatches_.OnTick(now_ns);
+    AttendVote();
     return;
   }
   runner_.OnTick(now_ns);

@@ -172,10 +172,8 @@ class CommCore final : public ContextOwner,
   void StartWork(CallWork* work) override { runner_.StartWork(work); }
   void NeedAttention() override;
   void NeedFlush() override { engine_.seat().NeedFlush(); }
-  bool SaysNothing(int rank) const override;
   absl::Status CauseOf(int rank) const override;
   void Fail(const absl::Status& why) override;
-  void Disagree(CallId call, uint64_t sequence, const Vote::Result& votes) override;
 
   // Returns true if the communicator has ended. After the end, only agreements on the remaining
   // ranks run.
@@ -188,6 +186,8 @@ class CommCore final : public ContextOwner,
   // [driver] Does what Ending has decided.
   void Perform(const Ending::End& end);
   void SayFarewell(absl::string_view what);
+  // [driver] Does what the vote about a mismatch needs next.
+  void AttendVote();
   // [driver] Does what the agreement on the remaining ranks has decided. Must be called after each of
   // its events.
   void PerformAgreement();

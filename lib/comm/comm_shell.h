@@ -11,7 +11,6 @@
 #include "absl/status/status.h"
 
 #include "lib/comm/admitted.h"
-#include "lib/comm/vote.h"
 #include "lib/engine/engine.h"
 
 namespace entrain {
@@ -36,8 +35,6 @@ class CommShell {
   virtual void NeedFlush() = 0;
 
   // ---- Members
-  // Returns true if the rank has left or its path is lost, so that it sends nothing any more.
-  virtual bool SaysNothing(int rank) const = 0;
   // Returns the status with which the member's process has reported the end of one of its
   // communicators. Reports from before this communicator was opened do not count. OK: no report.
   virtual absl::Status CauseOf(int rank) const = 0;
@@ -47,9 +44,6 @@ class CommShell {
   virtual void EndHere(const absl::Status& why) = 0;
   // Ends the communicator. When Fail returns, no peer reads or writes a buffer of its calls.
   virtual void Fail(const absl::Status& why) = 0;
-  // Ends the communicator because the calls of the ranks do not match. `sequence`: the number of
-  // this rank's call.
-  virtual void Disagree(CallId call, uint64_t sequence, const Vote::Result& votes) = 0;
 };
 
 }  // namespace entrain

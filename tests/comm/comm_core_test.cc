@@ -169,6 +169,46 @@ TEST_F(CommCoreTest, TheLossOfAMemberThatHasLeftIsNoError) {
   EXPECT_FALSE(core->end().ended());
 }
 
+// The ballots go to the ranks that listen, and the ranks that made another call are named.
+TEST_F(CommCoreTest, AVoteEndsItWithTheCallsOfAllRanks) {
+  const RefPtr<Work> work = Begin(AllReduce());
+  const Descriptor mine = AllReduce().descriptor(),
+                   other = PlayedComm::Message(CallKind::kSend, 0).descriptor();
+  const auto ballot = [](const Descriptor& called) {
+    const std::string text(reinterpret_cast<const char*>(&called), sizeof(called));
+    return Writer().Put(uint32_t{Tag::kUntagged}).Put(uint32_t{0}).Put(uint8_t{1}).Take() + text +
+           Writer().Put(int32_t{-1}).Take() + text;
+  };
+  Tell(0, ControlKind::kBallot, ballot(other));
+  engine->seat().PollOnce();
+  EXPECT_EQ(KindsOf(endpoints[0].urgent), std::vector{ControlKind::kBallot});
+  EXPECT_EQ(KindsOf(endpoints[2].urgent), std::vector{ControlKind::kBallot});
+  EXPECT_FALSE(work->done());
+  Tell(2, ControlKind::kBallot, ballot(mine));
+  engine->seat().PollOnce();
+  EXPECT_TRUE(work->done());
+  EXPECT_EQ(core->end().status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(BlameOf(core->end().status()).rank, 0);
+  EXPECT_EQ(Message().rfind("all_reduce #1: ranks disagree: rank 0 called ", 0), 0u) << Message();
+}
+
+TEST_F(CommCoreTest, AVoteCountsTheBallotsThatHaveComeInTime) {
+  const RefPtr<Work> work = Begin(AllReduce());
+  InDriver([&] {
+    Envelope early;
+    early.tag = Tag(config.context, Tag::kUntagged, 0, 0);
+    early.descriptor = PlayedComm::Message(CallKind::kSend, 0).descriptor();
+    core->OnEarly(endpoints[0], early);
+  });
+  engine->seat().PollOnce();
+  EXPECT_EQ(core->next_tick().at_ns, clock.Now() + Vote::kVoteNs);
+  EXPECT_EQ(KindsOf(endpoints[2].urgent), std::vector{ControlKind::kBallot});
+  clock.Advance(Vote::kVoteNs);
+  Tick();
+  EXPECT_TRUE(work->done());
+  EXPECT_NE(Message().find("not known: rank 2"), std::string::npos) << Message();
+}
+
 TEST_F(CommCoreTest, MembersAreAskedAboutACallWhoseTimeIsUp) {
   const RefPtr<Work> work = Begin(AllReduce());
   EXPECT_EQ(core->waits_since(), clock.Now());

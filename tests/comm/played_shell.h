@@ -24,10 +24,8 @@ class PlayedShell : public CommShell {
   void StartWork(CallWork*) override { Unexpected<int>("StartWork"); }
   void NeedAttention() override { Unexpected<int>("NeedAttention"); }
   void NeedFlush() override { Unexpected<int>("NeedFlush"); }
-  bool SaysNothing(int) const override { return Unexpected<bool>("SaysNothing"); }
   absl::Status CauseOf(int) const override { return Unexpected<absl::Status>("CauseOf"); }
   void Fail(const absl::Status& why) override { Unexpected<int>("Fail: " + why.ToString()); }
-  void Disagree(CallId, uint64_t, const Vote::Result&) override { Unexpected<int>("Disagree"); }
   void EndHere(const absl::Status& why) override { Unexpected<int>("EndHere: " + why.ToString()); }
 
  private:
