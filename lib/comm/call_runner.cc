@@ -324,7 +324,8 @@ void CallRunner::OnBroken(const CallWork& work) {
   } else if (gone && peer >= 0) {
     with_.mismatches.OnGone(peer);
     shell_.NeedAttention();
-    with_.inquiry.OnLost(peer, cause);  // the verdict of the inquiry ends the call
+    // The verdict of the inquiry ends the call.
+    with_.inquiry.OnLost(peer, cause, engine_->clock().Now());
   } else if (cause.code() == absl::StatusCode::kDataLoss && !work.wiring().point_to_point) {
     with_.mismatches.FoundBetweenTwo(IdOf(work.wiring()), with_.words.Explain(work, cause),
                                      VoteLimit());
@@ -347,7 +348,9 @@ void CallRunner::Finish(CallWork* work, const absl::Status& status) {
   }
   Add(bytes_sent_, work->executor().bytes_sent());
   Add(bytes_received_, work->executor().bytes_received());
-  with_.inquiry.OnFinished(work);
+  if (with_.inquiry.OnFinished(work)) {
+    shell_.NeedAttention();
+  }
   if (status.ok()) {
     NoteOver(work->wiring(), work->call().descriptor());
     engine_->causes().Succeeded(work->started_ns());

@@ -89,8 +89,8 @@ CommCore::CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig 
       ending_(config_, words_),
       funnel_(*this, config_, topology_, peers_, ending_.end(), pool_),
       mismatches_(peers_.rank(), peers_.size()),
-      inquiry_(*this, peers_, funnel_, open_, words_, engine_.clock(), config_.silence_ns),
-      respondent_(engine_, peers_, funnel_, open_, words_),
+      inquiry_(peers_, funnel_, open_, words_, engine_.causes(), config_.silence_ns),
+      respondent_(engine_.causes(), peers_, funnel_, open_, words_),
       survivors_(peers_, words_, config_.name, config_.generation),
       runner_(*this, engine_holder_,
               {config_, peers_, pool_, ending_.end(), funnel_, open_, words_, inquiry_, mismatches_,
@@ -261,7 +261,7 @@ std::shared_ptr<void> CommCore::EndToo(const std::shared_ptr<CommCore>& part) {
 // ---- [driver] The engine's events
 
 void CommCore::Open() {
-  opened_ns_ = engine_.clock().Now();
+  inquiry_.Opened(engine_.clock().Now());
   engine_.OpenContext(config_.context, shared_from_this());
   for (int r = 0; r < peers_.size(); ++r) {
     Endpoint* const endpoint = peers_.endpoint(r);
@@ -306,6 +306,7 @@ void CommCore::Attend() {
   attending_ = false;
   AttendVote();
   runner_.Attend();
+  PerformInquiry();
 }
 
 std::string CommCore::UserOf(ConstBytes bytes) const {
@@ -339,11 +340,7 @@ void CommCore::OnLost(Endpoint& from, const absl::Status& why) {
     NeedAttention();
     return;
   }
-  inquiry_.OnLost(rank, why);
-}
-
-absl::Status CommCore::CauseOf(int rank) const {
-  return engine_.causes().Of(peers_.endpoint(rank), opened_ns_);
+  inquiry_.OnLost(rank, why, engine_.clock().Now());
 }
 
 void CommCore::OnEarly(Endpoint& from, const Envelope& envelope) {
@@ -388,7 +385,9 @@ void CommCore::OnControl(Endpoint& from, absl::string_view message) {
       (Over() && kind != ControlKind::kSurvivors && kind != ControlKind::kLeave)) {
     return;
   }
-  inquiry_.OnHeard(rank);
+  if (inquiry_.watching()) {
+    inquiry_.OnHeard(rank, engine_.clock().Now());
+  }
   switch (kind) {
     case ControlKind::kAbort: {
       const std::optional<absl::Status> why = DecodeStatus(message.substr(1));
@@ -420,15 +419,17 @@ void CommCore::OnControl(Endpoint& from, absl::string_view message) {
         runner_.Compare(from, query->call, query->theirs);
       }
       if (query && query->wants_answer() && !mismatches_.voting()) {
-        respondent_.To(shared_from_this(), rank, *query);
+        AnswerTo(rank, *query);
       }
       return;
     }
-    case ControlKind::kAnswer:
-      if (inquiry_.OnAnswer(from, rank, reader)) {
-        OnTick(engine_.clock().Now());
+    case ControlKind::kAnswer: {
+      const int64_t now = engine_.clock().Now();
+      if (inquiry_.OnAnswer(rank, reader, now)) {
+        OnTick(now);
       }
       return;
+    }
     case ControlKind::kRefused:
       inquiry_.OnRefused(rank, reader);
       return;
@@ -438,6 +439,52 @@ void CommCore::OnControl(Endpoint& from, absl::string_view message) {
         NeedAttention();
       }
       return;
+  }
+}
+
+void CommCore::AnswerTo(int rank, const Query& query) {
+  const auto other = engine_.WaitsElsewhere(this);
+  const int64_t now = engine_.clock().Now();
+  Respondent::Reply reply = respondent_.To(
+      rank, query, {engine_.functions().Inside(OpenCalls::kLongRunNs), other != nullptr, now});
+  if (reply.answer == Membership::Answer::kElsewhere) {
+    // The first answer says until when the second one comes.
+    reply.more_ns =
+        other
+            ->FindOut([self = shared_from_this(), rank, query](const absl::Status& why) {
+              self->SendAnswer(rank, query, self->respondent_.After(rank, query, why));
+            })
+            .Left(now);
+  }
+  SendAnswer(rank, query, reply);
+}
+
+void CommCore::SendAnswer(int rank, const Query& query, const Respondent::Reply& reply) {
+  if (ending_.ended()) {
+    return;  // the peer already knows why the communicator ended
+  }
+  peers_.SendSoon(rank, ControlKind::kAnswer, respondent_.TextOf(query, reply));
+  NeedFlush();
+}
+
+void CommCore::PerformInquiry() {
+  const Inquiry::Effects todo = inquiry_.TakeEffects();
+  for (const Inquiry::Effects::Question& question : todo.questions) {
+    peers_.SendSoon(question.to, ControlKind::kQuery, question.text);
+  }
+  if (!todo.questions.empty()) {
+    NeedFlush();
+  }
+  if (!todo.warning.empty()) {
+    ENTRAIN_LOG(kWarning, todo.warning);
+  }
+  if (!todo.end.ok()) {
+    Fail(todo.end);
+  }
+  if (todo.found) {
+    for (HeldUpBy& tell : std::exchange(those_who_asked_, {})) {
+      tell(*todo.found);
+    }
   }
 }
 
@@ -473,12 +520,14 @@ void CommCore::OnTick(int64_t now_ns) {
   for (size_t i = 0; i < open_.size(); ++i) {
     if (!open_[i]->inquired && open_[i]->call().options.deadline.Passed(now_ns)) {
       inquiry_.Expire(open_[i], now_ns);
+      PerformInquiry();
       if (ending_.ended()) {
         return;
       }
     }
   }
   inquiry_.OnTick(now_ns);
+  PerformInquiry();
 }
 
 std::optional<int64_t> CommCore::waits_since() const {
@@ -487,7 +536,9 @@ std::optional<int64_t> CommCore::waits_since() const {
 }
 
 Deadline CommCore::FindOut(HeldUpBy then) {
-  const Deadline by = inquiry_.FindOut(std::move(then));
+  those_who_asked_.push_back(std::move(then));
+  const Deadline by = inquiry_.FindOut(engine_.clock().Now());
+  PerformInquiry();
   return mismatches_.voting() ? mismatches_.until() : by;
 }
 
@@ -569,6 +620,7 @@ void CommCore::Perform(const Ending::End& end) {
   // Stop the inquiry before the calls end. Otherwise, when the call under inquiry ends, the ranks
   // that asked about it would get the answer that nothing holds it up.
   inquiry_.Stop(end.why);
+  PerformInquiry();
   runner_.Stop(end.why);
   mismatches_.Stop();
 }

@@ -1,9 +1,11 @@
 // The core of a communicator. The core owns the parts of the communicator, starts its calls, receives the
 // engine's events (control messages and early messages of the members, lost paths, timers), and passes
-// each to the part that handles it: the open calls, the inquiry, the vote, the agreements on the remaining
-// ranks, the end. The parts ask it back through CommShell alone. Each part is built after the parts that
-// it refers to. The user's handle, the engine and the works share the core. A core may exist after Engine::Shutdown has destroyed the endpoints. After that the
-// core does not use the endpoints.
+// each to the part that handles it. The parts that decide about failures (the inquiry, the answers, the
+// vote, the agreements on the remaining ranks, the end) are without I/O and clock: after each event the
+// core does what they have decided, before the event returns. The parts on the path of a call ask the
+// core through CommShell. Each part is built after the parts that it refers to. The user's handle, the
+// engine and the works share the core. A core may exist after Engine::Shutdown has destroyed the
+// endpoints. After that the core does not use the endpoints.
 //
 // Thread safety: any thread, except for functions marked [driver] (lib/engine/driver_seat.h).
 #pragma once
@@ -171,8 +173,6 @@ class CommCore final : public ContextOwner,
   }
   void StartWork(CallWork* work) override { runner_.StartWork(work); }
   void NeedAttention() override;
-  void NeedFlush() override { engine_.seat().NeedFlush(); }
-  absl::Status CauseOf(int rank) const override;
   void Fail(const absl::Status& why) override;
 
   // Returns true if the communicator has ended. After the end, only agreements on the remaining
@@ -186,6 +186,14 @@ class CommCore final : public ContextOwner,
   // [driver] Does what Ending has decided.
   void Perform(const Ending::End& end);
   void SayFarewell(absl::string_view what);
+  // [driver] Does what follows from the events of the inquiry. Must be called after each of them.
+  void PerformInquiry();
+  // [driver] Sends the answer to a query. If this rank waits in a call of another communicator, asks
+  // that communicator for the reason, and sends a second answer when the reason is known.
+  void AnswerTo(int rank, const Query& query);
+  void SendAnswer(int rank, const Query& query, const Respondent::Reply& reply);
+  // Makes the driver flush sent messages to the peers before the thread stops being the driver.
+  void NeedFlush() { engine_.seat().NeedFlush(); }
   // [driver] Does what the vote about a mismatch needs next.
   void AttendVote();
   // [driver] Does what the agreement on the remaining ranks has decided. Must be called after each of
@@ -220,7 +228,8 @@ class CommCore final : public ContextOwner,
   RefPtr<SurvivorWork> agreeing_;   // [driver] the call under way; null: none
   std::shared_ptr<CommCore> next_;  // [driver] made by a shrink, and not taken yet
   CallRunner runner_;
-  int64_t opened_ns_ = 0;                    // [driver]
+  // [driver] Other communicators that wait for what the inquiry finds out.
+  std::vector<HeldUpBy> those_who_asked_;
   bool attending_ = false;                   // [driver]
   using Tie = std::weak_ptr<CommCore>;       // to a communicator that ends too
   std::vector<std::weak_ptr<Tie>> end_too_;  // [driver]

@@ -1,11 +1,10 @@
-// What the parts of a communicator ask of it. A part decides and works by itself; what concerns other
-// parts it asks here. CommCore implements the interface and owns the parts, so a part can call it at any
-// time. There is no other upcall inside lib/comm.
+// What the parts on the path of a call ask of the communicator. CommCore implements the interface and
+// owns the parts, so a part can call it at any time. There is no other upcall inside lib/comm: the parts
+// that decide about failures return what has to be done.
 //
 // Thread safety: Keep, Submit and EndHere: any thread. All others are [driver].
 #pragma once
 
-#include <cstdint>
 #include <memory>
 
 #include "absl/status/status.h"
@@ -29,15 +28,8 @@ class CommShell {
   virtual RefPtr<CallWork> Submit(Admitted admitted, CallBegin begin) = 0;
   // Starts the call of a work. Its job calls this function.
   virtual void StartWork(CallWork* work) = 0;
-  // Requests that the driver look soon at calls that are ready, and at the vote.
+  // Requests that the driver look soon at calls that are ready, the vote and the inquiry.
   virtual void NeedAttention() = 0;
-  // Makes the driver flush sent messages to the peers before the thread stops being the driver.
-  virtual void NeedFlush() = 0;
-
-  // ---- Members
-  // Returns the status with which the member's process has reported the end of one of its
-  // communicators. Reports from before this communicator was opened do not count. OK: no report.
-  virtual absl::Status CauseOf(int rank) const = 0;
 
   // ---- Ends
   // Ends the communicator on all ranks because of an error on this rank. Does not wait.

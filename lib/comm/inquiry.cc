@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "lib/base/log.h"
 #include "lib/base/text.h"
 
 namespace entrain {
@@ -20,15 +19,13 @@ constexpr int64_t kLongestMoreNs = 2 * kSecond;
 
 }  // namespace
 
-Inquiry::Inquiry(CommShell& shell, const Peers& peers, const CallFunnel& funnel,
-                 const OpenCalls& open, const FailureWords& words, const Clock& clock,
-                 int64_t silence_ns)
-    : shell_(shell),
-      peers_(peers),
+Inquiry::Inquiry(const Peers& peers, const CallFunnel& funnel, const OpenCalls& open,
+                 const FailureWords& words, const Causes& causes, int64_t silence_ns)
+    : peers_(peers),
       funnel_(funnel),
       open_(open),
       words_(words),
-      clock_(clock),
+      causes_(causes),
       membership_(peers.rank(), peers.size()),
       excuses_(static_cast<size_t>(peers.size())),
       instead_(static_cast<size_t>(peers.size()), CallFunnel::kPing),
@@ -72,11 +69,10 @@ void Inquiry::Tell(const CallWork& work) {
       r = (r + step) % peers_.size();
     }
     if (r != peers_.rank() && r != last) {
-      SendQuery(r, kNoNonce, Asked::kCollective, call, work.call().descriptor());
+      AskOne(r, {kNoNonce, Asked::kCollective, call, work.call().descriptor()});
       last = r;
     }
   }
-  shell_.NeedFlush();
 }
 
 CallWork* Inquiry::Unwarned() const {
@@ -144,13 +140,11 @@ void Inquiry::Watch(int64_t now_ns) {
       silent.push_back(r);
     }
     if (asks) {
-      SendQuery(r, kNoNonce, Asked::kCollective, CallFunnel::kPing, Descriptor());
+      AskOne(r, {kNoNonce, Asked::kCollective, CallFunnel::kPing, Descriptor()});
     }
   }
   if (!silent.empty()) {
-    shell_.Fail(words_.Silent(*oldest, silent, allowed, now_ns));
-  } else if (asks) {
-    shell_.NeedFlush();
+    End(words_.Silent(*oldest, silent, allowed, now_ns));
   }
 }
 
@@ -163,7 +157,7 @@ bool Inquiry::AsksForOthers() const {
 void Inquiry::Expire(CallWork* work, int64_t now_ns) {
   if (const Running running = open_.HeldUpByFunction(*work, now_ns); running.work != nullptr) {
     // This rank knows the reason, so it need not ask the other ranks.
-    shell_.Fail(words_.TimedOut(*work, words_.FindingOf(running, now_ns), now_ns));
+    End(words_.TimedOut(*work, words_.FindingOf(running, now_ns), now_ns));
     return;
   }
   // Only one inquiry runs at a time. The running one may be:
@@ -201,29 +195,19 @@ bool Inquiry::Ask(CallWork* work, int64_t now_ns, int64_t answer_ns) {
                                                                : Asked::kSend;
     const CallId about = peer ? funnel_.CallIdWith(*work, r) : query->call;
     TakeReceived(r);
-    SendQuery(r, query->nonce, asked, about, mine);
+    AskOne(r, {query->nonce, asked, about, mine});
   }
-  shell_.NeedFlush();
   return true;
 }
 
-void Inquiry::SendQuery(int rank, uint32_t nonce, Asked asked, CallId about,
-                        const Descriptor& mine) {
-  Writer query;
-  query.Put(nonce).Put(asked).Put(about.user_tag).Put(about.number);
-  query.PutRaw(&mine, sizeof(mine));
-  peers_.SendSoon(rank, ControlKind::kQuery, query.text());
-}
-
-Deadline Inquiry::FindOut(HeldUpBy then) {
-  those_who_asked_.push_back(std::move(then));
+Deadline Inquiry::FindOut(int64_t now_ns) {
   if (!membership_.inquiring() && !open_.empty()) {
-    Ask(open_.Oldest(), clock_.Now(), Membership::kAnswerToOthersNs);
+    Ask(open_.Oldest(), now_ns, Membership::kAnswerToOthersNs);
   }
   return membership_.until();
 }
 
-bool Inquiry::OnAnswer(const Endpoint& from, int rank, Reader& reader) {
+bool Inquiry::OnAnswer(int rank, Reader& reader, int64_t now_ns) {
   using Answer = Membership::Answer;
   const auto nonce = reader.Get<uint32_t>();
   auto answer = reader.Get<Answer>();
@@ -237,33 +221,34 @@ bool Inquiry::OnAnswer(const Endpoint& from, int rank, Reader& reader) {
   if (answer == Answer::kExcused && excuse->ok()) {
     answer = Answer::kAbsent;
   }
-  const int64_t now = clock_.Now();
   Deadline more_by{0};
   if (answer == Answer::kElsewhere) {
-    more_by = {now + std::clamp<int64_t>(more_ns, 0, kLongestMoreNs) + from.round_trip_ns() +
-               kSlackNs};
+    more_by = {now_ns + std::clamp<int64_t>(more_ns, 0, kLongestMoreNs) +
+               peers_.endpoint(rank)->round_trip_ns() + kSlackNs};
   }
   if (!membership_.OnAnswer(rank, nonce, answer, more_by)) {
     return false;
   }
   excuses_[static_cast<size_t>(rank)] = *excuse;
   instead_[static_cast<size_t>(rank)] = instead;
-  return membership_.next_tick().Passed(now);
+  return membership_.next_tick().Passed(now_ns);
 }
 
-void Inquiry::OnFinished(const CallWork* work) {
-  if (work == asked_) {
-    asked_ = nullptr;
-    warns_ = false;
-    membership_.OnFinished();
-    TellThoseWhoAsked(absl::OkStatus());
+bool Inquiry::OnFinished(const CallWork* work) {
+  if (work != asked_) {
+    return false;
   }
+  asked_ = nullptr;
+  warns_ = false;
+  membership_.OnFinished();
+  Found(absl::OkStatus());
+  return true;
 }
 
 void Inquiry::Stop(const absl::Status& why) {
   asked_ = nullptr;
   warns_ = false;
-  TellThoseWhoAsked(why);
+  Found(why);
 }
 
 // ---- Verdicts
@@ -283,37 +268,30 @@ void Inquiry::OnTick(int64_t now_ns) {
   }
 }
 
-void Inquiry::OnLost(int rank, const absl::Status& why) {
+void Inquiry::OnLost(int rank, const absl::Status& why, int64_t now_ns) {
   if (!membership_.losing()) {
     lost_why_ = why;
   }
   // If the peer has already reported an error, no better reason will come, so do not wait.
-  const bool told = !shell_.CauseOf(rank).ok();
-  membership_.OnLost(rank, clock_.Now(),
-                     told ? 0 : Membership::kGraceNs + peers_.SlowestRoundTrip());
+  const bool told = !CauseOf(rank).ok();
+  membership_.OnLost(rank, now_ns, told ? 0 : Membership::kGraceNs + peers_.SlowestRoundTrip());
 }
 
-void Inquiry::TellThoseWhoAsked(const absl::Status& why) {
-  for (HeldUpBy& tell : std::exchange(those_who_asked_, {})) {
-    tell(why);
-  }
-}
-
-void Inquiry::Warn(const CallWork& work, const Finding& finding) {
+void Inquiry::Warn(const CallWork& work, const Finding& finding, int64_t now_ns) {
   const auto member = static_cast<size_t>(finding.awaited);
   if (finding.awaited < 0 || instead_[member] == CallFunnel::kPing ||
       funnel_.HasMade(finding.awaited, Asked::kCollective, instead_[member])) {
     return;
   }
-  ENTRAIN_LOG(kWarning, "rank ", peers_.rank(), " has waited ",
-              (clock_.Now() - work.started_ns()) / kSecond,
-              " s: ", words_.HeldUp(work, finding).message(),
-              ". If no thread makes the missing call, both wait until a deadline");
+  todo_.warning =
+      absl::StrCat("rank ", peers_.rank(), " has waited ", (now_ns - work.started_ns()) / kSecond,
+                   " s: ", words_.HeldUp(work, finding).message(),
+                   ". If no thread makes the missing call, both wait until a deadline");
 }
 
 void Inquiry::TakeVerdict(const Membership::Verdict& verdict, int64_t now_ns) {
   if (verdict.lost) {
-    shell_.Fail(Loss(verdict.guilty, lost_why_));
+    End(Loss(verdict.guilty, lost_why_));
     return;
   }
   CallWork* const work = std::exchange(asked_, nullptr);
@@ -321,26 +299,27 @@ void Inquiry::TakeVerdict(const Membership::Verdict& verdict, int64_t now_ns) {
   if (work == nullptr) {
     return;
   }
-  Finding finding = FindingOf(*work, verdict);
+  Finding finding = FindingOf(*work, verdict, now_ns);
   if (work->inquired) {
     finding.blame.late.assign(verdict.late.begin(), verdict.late.end());
     finding.blame.late_ranks = static_cast<int32_t>(verdict.late.size());
-    shell_.Fail(words_.TimedOut(*work, finding, now_ns));
+    End(words_.TimedOut(*work, finding, now_ns));
   } else {
     if (warns) {
-      Warn(*work, finding);
+      Warn(*work, finding, now_ns);
     }
-    TellThoseWhoAsked(finding.awaited < 0 ? absl::OkStatus() : words_.HeldUp(*work, finding));
+    Found(finding.awaited < 0 ? absl::OkStatus() : words_.HeldUp(*work, finding));
   }
 }
 
-Finding Inquiry::FindingOf(const CallWork& work, const Membership::Verdict& verdict) const {
+Finding Inquiry::FindingOf(const CallWork& work, const Membership::Verdict& verdict,
+                           int64_t now_ns) const {
   using Answer = Membership::Answer;
   Finding finding{verdict.guilty, verdict.reason,
                   words_.BlameFor(&work, verdict.guilty, Phase::kTransfer)};
   const bool message = work.wiring().point_to_point;
   if (verdict.guilty < 0) {
-    return FindingOfNobody(work, std::move(finding));
+    return FindingOfNobody(work, std::move(finding), now_ns);
   }
   const bool answers = verdict.answer != Answer::kNone;
   const bool from_any = message && work.peer() < 0 && peers_.size() > 2;
@@ -359,7 +338,7 @@ Finding Inquiry::FindingOf(const CallWork& work, const Membership::Verdict& verd
   const absl::Status excuse =
       verdict.answer == Answer::kExcused
           ? excuses_[member]
-          : (membership_.left(verdict.guilty) ? shell_.CauseOf(verdict.guilty) : absl::OkStatus());
+          : (membership_.left(verdict.guilty) ? CauseOf(verdict.guilty) : absl::OkStatus());
   if (!excuse.ok()) {
     absl::StrAppend(&finding.reason, ": ", excuse.message());
     finding.blame = words_.WithCall(words_.BlameHere(excuse), work);
@@ -375,10 +354,9 @@ Finding Inquiry::FindingOf(const CallWork& work, const Membership::Verdict& verd
   return finding;
 }
 
-Finding Inquiry::FindingOfNobody(const CallWork& work, Finding finding) const {
-  const int64_t now = clock_.Now();
-  if (const Running running = open_.HeldUpByFunction(work, now); running.work != nullptr) {
-    return words_.FindingOf(running, now);
+Finding Inquiry::FindingOfNobody(const CallWork& work, Finding finding, int64_t now_ns) const {
+  if (const Running running = open_.HeldUpByFunction(work, now_ns); running.work != nullptr) {
+    return words_.FindingOf(running, now_ns);
   }
   // All ranks have started the call. A member may still be in a function of its caller.
   for (int r = 0; r < peers_.size(); ++r) {
@@ -396,7 +374,7 @@ Finding Inquiry::FindingOfNobody(const CallWork& work, Finding finding) const {
 absl::Status Inquiry::Loss(int rank, const absl::Status& path) const {
   const Refusal& refusal = refusals_[static_cast<size_t>(rank)];
   return words_.Loss(rank, path, open_.first(), IsDue(rank, refusal) ? refusal.why : "",
-                     shell_.CauseOf(rank));
+                     CauseOf(rank));
 }
 
 // ---- Calls that members could not start

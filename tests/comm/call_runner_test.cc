@@ -30,8 +30,6 @@ class CallRunnerTest : public PlayedComm {
     wants_attention = true;
     at_attention();
   }
-  void NeedFlush() override {}
-  absl::Status CauseOf(int) const override { return absl::OkStatus(); }
   void Fail(const absl::Status& why) override {
     failures.push_back(why);
     end.Set(why);
@@ -63,7 +61,8 @@ class CallRunnerTest : public PlayedComm {
   OpenCalls open;
   const FailureWords words{config.name, *peers, clock};
   Mismatches mismatches{peers->rank(), peers->size()};
-  Inquiry inquiry{*this, *peers, *funnel, open, words, clock};
+  Causes causes{clock, [](const std::string&) {}};
+  Inquiry inquiry{*peers, *funnel, open, words, causes};
   FlightRecorder flight{16, engine->clock().Now()};
   CallRunner runner{*this,
                     engine,
@@ -153,11 +152,23 @@ TEST_F(CallRunnerTest, ALostPathIsTheMatterOfTheInquiry) {
   Complete(0, absl::UnavailableError("reset"));
   EXPECT_TRUE(failures.empty());
   EXPECT_FALSE(work.done()) << "until there is a verdict";
-  clock.Advance(Membership::kGraceNs);
-  inquiry.OnTick(clock.Now());
-  ASSERT_EQ(failures.size(), 1u);
-  EXPECT_EQ(BlameOf(failures[0]).rank, 0);
+  inquiry.OnTick(engine->clock().Now() + Membership::kGraceNs);
+  const absl::Status verdict = inquiry.TakeEffects().end;
+  EXPECT_EQ(BlameOf(verdict).rank, 0);
+  Fail(verdict);
   EXPECT_TRUE(work.done());
+}
+
+TEST_F(CallRunnerTest, TheEndOfACallUnderInquiryNeedsAttention) {
+  const CallWork& work = Started(Message(CallKind::kSend, 0));
+  inquiry.FindOut(clock.Now());
+  inquiry.TakeEffects();
+  endpoints[0].Complete(absl::OkStatus(), 32);
+  wants_attention = false;
+  runner.Attend();
+  EXPECT_TRUE(work.done());
+  EXPECT_TRUE(wants_attention);
+  EXPECT_EQ(inquiry.TakeEffects().found, absl::OkStatus());
 }
 
 TEST_F(CallRunnerTest, AMemberThatHasLeftFailsTheCallAtOnce) {

@@ -8,10 +8,25 @@
 
 #include "gtest/gtest.h"
 
+#include "tests/comm/idle_context.h"
 #include "tests/comm/played_comm.h"
 
 namespace entrain {
 namespace {
+
+// Another communicator of the process.
+class PlayedContext final : public IdleContext {
+ public:
+  std::optional<int64_t> waits_since() const override { return since; }
+  Deadline FindOut(HeldUpBy then) override {
+    asked.push_back(std::move(then));
+    return until;
+  }
+
+  std::optional<int64_t> since;
+  Deadline until;
+  std::vector<HeldUpBy> asked;
+};
 
 class CommCoreTest : public PlayedComm {
  protected:
@@ -240,6 +255,97 @@ TEST_F(CommCoreTest, AQuestionIsAnsweredUntilTheEnd) {
   const size_t told = endpoints[0].urgent.size();
   ask();
   EXPECT_EQ(endpoints[0].urgent.size(), told);
+}
+
+// A rank may wait for this rank, which waits for a third one in another communicator.
+class TwoCommunicatorsTest : public CommCoreTest {
+ protected:
+  TwoCommunicatorsTest() {
+    InDriver([&] { engine->OpenContext(engine->ReserveContext(), other); });
+    other->since = 1;
+    other->until = {clock.Now() + 30};
+  }
+  void Ask() {
+    const Query query{7, Asked::kCollective, {Tag::kUntagged, 0}, {}};
+    Tell(0, ControlKind::kQuery, query.ToText());
+  }
+  // The last answer to rank 0.
+  struct Told {
+    uint32_t nonce;
+    Membership::Answer answer;
+    int64_t more_ns;
+    absl::Status excuse;
+  };
+  Told Last() const {
+    Reader reader(endpoints[0].urgent.back());
+    EXPECT_EQ(reader.Get<Context>(), 20);
+    EXPECT_EQ(reader.Get<ControlKind>(), ControlKind::kAnswer);
+    const auto nonce = reader.Get<uint32_t>();
+    const auto answer = reader.Get<Membership::Answer>();
+    const auto more_ns = reader.Get<int64_t>();
+    reader.Get<CallId>();
+    return {nonce, answer, more_ns, DecodeStatus(reader.GetText(kMaxControlBytes)).value()};
+  }
+
+  std::shared_ptr<PlayedContext> other = std::make_shared<PlayedContext>();
+};
+
+TEST_F(TwoCommunicatorsTest, TheOtherOneIsAskedWithinTheFirstAnswer) {
+  Ask();
+  EXPECT_EQ(Last().answer, Membership::Answer::kElsewhere);
+  EXPECT_EQ(Last().nonce, 7u);
+  EXPECT_EQ(Last().more_ns, 30);
+  ASSERT_EQ(other->asked.size(), 1u);
+  other->asked[0](absl::DeadlineExceededError("it waits for rank 5"));
+  EXPECT_EQ(endpoints[0].urgent.size(), 2u);
+  EXPECT_EQ(Last().answer, Membership::Answer::kExcused);
+  EXPECT_EQ(Last().excuse.message(), "it waits for rank 5");
+  EXPECT_EQ(Last().nonce, 7u);
+}
+
+TEST_F(TwoCommunicatorsTest, ItsOwnCallsAreNotTheOthers) {
+  other->since = std::nullopt;
+  const RefPtr<Work> work = Begin(AllReduce(/*tag=*/5));
+  Ask();
+  EXPECT_EQ(Last().answer, Membership::Answer::kAbsent);
+  EXPECT_TRUE(other->asked.empty());
+}
+
+TEST_F(TwoCommunicatorsTest, AFunctionThatRunsLongIsTheExcuse) {
+  engine->functions().Note(this, "the hook");
+  other->since = std::nullopt;
+  Ask();
+  EXPECT_EQ(Last().answer, Membership::Answer::kAbsent) << "it may return soon";
+  clock.Advance(OpenCalls::kLongRunNs);
+  Ask();
+  EXPECT_EQ(Last().answer, Membership::Answer::kExcused);
+  EXPECT_NE(std::string(Last().excuse.message()).find("the hook"), std::string::npos);
+  engine->functions().Note(this, "");
+}
+
+TEST_F(TwoCommunicatorsTest, TheCommunicatorLivesUntilTheLastAnswer) {
+  const long before = core.use_count();
+  Ask();
+  EXPECT_EQ(core.use_count(), before + 1);
+  core->Abort("had enough");
+  const size_t told = endpoints[0].urgent.size();
+  other->asked[0](absl::OkStatus());
+  EXPECT_EQ(endpoints[0].urgent.size(), told) << "nothing after the end";
+  other->asked.clear();
+  EXPECT_EQ(core.use_count(), before);
+}
+
+// This rank is the third one: others wait for what it finds out.
+TEST_F(TwoCommunicatorsTest, WhatTheInquiryFindsIsToldToThoseWhoAsked) {
+  const RefPtr<Work> work = Begin(AllReduce());
+  std::vector<absl::Status> found;
+  Deadline by;
+  InDriver([&] { by = core->FindOut([&](const absl::Status& why) { found.push_back(why); }); });
+  EXPECT_EQ(by.at_ns, clock.Now() + Membership::kAnswerToOthersNs);
+  EXPECT_EQ(KindsOf(endpoints[2].urgent), std::vector{ControlKind::kQuery});
+  EXPECT_TRUE(found.empty());
+  core->Abort("had enough");
+  EXPECT_EQ(found, std::vector<absl::Status>{core->end().status()});
 }
 
 TEST_F(CommCoreTest, TheUserOfMemoryIsNamed) {

@@ -23,8 +23,6 @@ class PlayedShell : public CommShell {
   }
   void StartWork(CallWork*) override { Unexpected<int>("StartWork"); }
   void NeedAttention() override { Unexpected<int>("NeedAttention"); }
-  void NeedFlush() override { Unexpected<int>("NeedFlush"); }
-  absl::Status CauseOf(int) const override { return Unexpected<absl::Status>("CauseOf"); }
   void Fail(const absl::Status& why) override { Unexpected<int>("Fail: " + why.ToString()); }
   void EndHere(const absl::Status& why) override { Unexpected<int>("EndHere: " + why.ToString()); }
 
