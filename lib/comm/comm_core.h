@@ -28,7 +28,6 @@
 #include "lib/comm/flight_dump.h"
 #include "lib/comm/flight_recorder.h"
 #include "lib/comm/inquiry.h"
-#include "lib/comm/member_report.h"
 #include "lib/comm/mismatch.h"
 #include "lib/comm/open_calls.h"
 #include "lib/comm/packed_call.h"

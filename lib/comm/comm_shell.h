@@ -1,20 +1,45 @@
-// What the parts on the path of a call ask of the communicator. CommCore implements the interface and
-// owns the parts, so a part can call it at any time. There is no other upcall inside lib/comm: the parts
-// that decide about failures return what has to be done.
+// What a call gets before it starts, and what the parts on its path ask of the communicator (CommShell).
+// CommCore implements the interface and owns the parts, so a part can call it at any time. There is no
+// other upcall inside lib/comm: the parts that decide about failures return what has to be done.
 //
 // Thread safety: Keep, Submit and EndHere: any thread. All others are [driver].
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "absl/status/status.h"
 
-#include "lib/comm/admitted.h"
-#include "lib/engine/engine.h"
+#include "lib/base/call.h"
+#include "lib/engine/inline_call.h"
+#include "lib/engine/plan.h"
+#include "lib/engine/work.h"
+#include "lib/memory/buffer.h"
 
 namespace entrain {
 
 class CallWork;
+struct PartGroup;
+
+// From CallFunnel.
+struct Admitted {
+  std::shared_ptr<const Plan> plan;
+  OwnedBuffer scratch;
+  Wiring wiring;
+  // True: the call has no number yet, and must wait for its number in a line of CallFunnel.
+  bool waits = false;
+};
+
+// The properties of a call, without those that CallFunnel adds.
+struct CallBegin {
+  Call call;
+  // If the input is not in the caller's buffer, the buffer to which the call's input points.
+  OwnedBuffer staged = {};
+  Progress from = {};  // the progress that the inline path has made
+  int64_t started_ns = 0;
+  RefPtr<Work> whole = {};           // the work of which this call is a part, or null
+  const PartGroup* among = nullptr;  // the ranks that exchange the call; null: all ranks
+};
 
 class CommShell {
  public:

@@ -35,6 +35,15 @@ struct Member {
   bool answers = true;
 };
 
+// The state of a rank of a communicator, from the view of another rank.
+struct MemberReport {
+  enum class State : int32_t { kAlive = 0, kLost = 1, kLeft = 2 };
+  PeerId id{};
+  int parent_rank = -1;  // the member's rank in the parent communicator; -1: no parent
+  State state = State::kAlive;
+  absl::Status why;  // if kLost: the error of the lost path
+};
+
 // Control messages of a communicator (docs/communicators.md).
 enum class ControlKind : uint8_t {
   kAbort = 1,

@@ -21,7 +21,6 @@
 #include "absl/types/span.h"
 
 #include "lib/comm/failure_words.h"
-#include "lib/comm/member_report.h"
 #include "lib/comm/peers.h"
 #include "lib/comm/survivors.h"
 
