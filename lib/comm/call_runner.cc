@@ -182,20 +182,24 @@ absl::Status CallRunner::OverInline(const Call& call, const Plan& plan,
   NoteOver(wiring, descriptor);
   Meet(wiring, descriptor);
   if (with_.mismatches.voting()) {
-    const std::shared_ptr<CommShell> keep = shell_.Keep();
-    if (!vote_end_) {
-      vote_end_ = RefPtr<VoteWork>::Adopt(new VoteWork());
-    }
-    const RefPtr<Work> end = RefPtr<Work>::Share(vote_end_.get());
-    shell_.NeedAttention();  // this rank can vote now
-    engine_->seat().Stay(*end);
-    return with_.end.status();
+    return AwaitVote();
   }
   if (engine_->causes().told()) {
     engine_->causes().Succeeded(engine_->clock().Now());
   }
   engine_->seat().Leave();
   return absl::OkStatus();
+}
+
+absl::Status CallRunner::AwaitVote() {
+  const std::shared_ptr<CommShell> keep = shell_.Keep();
+  if (!vote_end_) {
+    vote_end_ = RefPtr<VoteWork>::Adopt(new VoteWork());
+  }
+  const RefPtr<Work> end = RefPtr<Work>::Share(vote_end_.get());
+  shell_.NeedAttention();  // this rank can vote now
+  engine_->seat().Stay(*end);
+  return with_.end.status();
 }
 
 absl::Status CallRunner::GoOn(InlineEnd why, const Call& call, Admitted admitted,

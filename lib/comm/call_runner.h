@@ -124,6 +124,9 @@ class CallRunner final {
   // calls of the peers, and leaves the driver's seat.
   absl::Status OverInline(const Call& call, const Plan& plan, const Descriptor& descriptor,
                           const Wiring& wiring, const Progress& progress);
+  // [driver] Waits until the vote is over, for a call whose messages were all transferred, and leaves the
+  // driver's seat. Returns the status with which the vote has ended the communicator, or OK.
+  absl::Status AwaitVote();
   // [driver] Lets an executor continue the call from `progress`, because of `why`. Blocks until the
   // call is over, and leaves the driver's seat.
   absl::Status GoOn(InlineEnd why, const Call& call, Admitted admitted, const Progress& progress);
