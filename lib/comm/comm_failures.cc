@@ -153,6 +153,9 @@ void CommCore::OnTick(int64_t now_ns) {
 // ---- Questions to the members, and of members
 
 void CommCore::PerformInquiry() {
+  if (!inquiry_.has_effects()) {
+    return;
+  }
   const Inquiry::Effects todo = inquiry_.TakeEffects();
   for (const Inquiry::Effects::Question& question : todo.questions) {
     peers_.SendSoon(question.to, ControlKind::kQuery, question.text);
@@ -185,7 +188,7 @@ void CommCore::AnswerTo(int rank, const Query& query) {
   const int64_t now = engine_.clock().Now();
   Respondent::Reply reply = respondent_.To(
       rank, query, {engine_.functions().Inside(OpenCalls::kLongRunNs), other != nullptr, now});
-  if (reply.answer == Membership::Answer::kElsewhere) {
+  if (reply.answer == BlameDecision::Answer::kElsewhere) {
     // The first answer says until when the second one comes.
     reply.more_ns =
         other

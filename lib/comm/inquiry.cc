@@ -26,7 +26,7 @@ Inquiry::Inquiry(const Peers& peers, const CallFunnel& funnel, const OpenCalls& 
       open_(open),
       words_(words),
       causes_(causes),
-      membership_(peers.rank(), peers.size()),
+      decision_(peers.rank(), peers.size()),
       excuses_(static_cast<size_t>(peers.size())),
       instead_(static_cast<size_t>(peers.size()), CallFunnel::kPing),
       refusals_(static_cast<size_t>(peers.size())),
@@ -37,7 +37,7 @@ Inquiry::Inquiry(const Peers& peers, const CallFunnel& funnel, const OpenCalls& 
 // ---- Silence
 
 bool Inquiry::Watches(int rank) const {
-  return peers_.endpoint(rank) != nullptr && !membership_.left(rank) && peers_.member(rank).answers;
+  return peers_.endpoint(rank) != nullptr && !decision_.left(rank) && peers_.member(rank).answers;
 }
 
 bool Inquiry::TakeReceived(int rank) {
@@ -65,7 +65,7 @@ void Inquiry::Tell(const CallWork& work) {
   int last = peers_.rank();
   for (const int step : {1, peers_.size() - 1}) {
     int r = (peers_.rank() + step) % peers_.size();
-    while (r != peers_.rank() && membership_.left(r)) {
+    while (r != peers_.rank() && decision_.left(r)) {
       r = (r + step) % peers_.size();
     }
     if (r != peers_.rank() && r != last) {
@@ -113,7 +113,7 @@ void Inquiry::Watch(int64_t now_ns) {
   if (CallWork* const unwarned = Unwarned();
       unwarned != nullptr && now_ns - unwarned->started_ns() >= kWarnNs) {
     warned_ns_ = unwarned->started_ns();
-    warns_ = Ask(unwarned, now_ns, Membership::kAnswerToOthersNs);
+    warns_ = Ask(unwarned, now_ns, BlameDecision::kAnswerToOthersNs);
   }
   const int64_t allowed = silence_ns();
   const CallWork* const oldest = allowed > 0 ? open_.Oldest() : nullptr;
@@ -151,7 +151,7 @@ void Inquiry::Watch(int64_t now_ns) {
 // ---- Questions
 
 bool Inquiry::AsksForOthers() const {
-  return membership_.inquiring() && asked_ != nullptr && !asked_->inquired;
+  return decision_.inquiring() && asked_ != nullptr && !asked_->inquired;
 }
 
 void Inquiry::Expire(CallWork* work, int64_t now_ns) {
@@ -165,9 +165,9 @@ void Inquiry::Expire(CallWork* work, int64_t now_ns) {
   //   for callers of FindOut, about another call: it is stopped here
   //   for callers of FindOut, about this call: this rank uses its answer
   if (AsksForOthers() && work != asked_) {
-    membership_.OnFinished();
+    decision_.OnFinished();
   }
-  work->inquired = work == asked_ || Ask(work, now_ns, Membership::kAnswerNs);
+  work->inquired = work == asked_ || Ask(work, now_ns, BlameDecision::kAnswerNs);
 }
 
 bool Inquiry::Ask(CallWork* work, int64_t now_ns, int64_t answer_ns) {
@@ -176,7 +176,7 @@ bool Inquiry::Ask(CallWork* work, int64_t now_ns, int64_t answer_ns) {
   // kPing, which tests whether they answer. A receive in a line (call_funnel.h) has no number yet.
   // Its query to each peer names the peer's next message. This is correct, because no message has
   // come for an earlier receive of the line.
-  const auto query = membership_.OnExpired(
+  const auto query = decision_.OnExpired(
       wiring.point_to_point ? CallFunnel::kPing : CallId{wiring.user_tag, wiring.call_number},
       now_ns, answer_ns + 2 * peers_.SlowestRoundTrip());
   if (!query) {
@@ -186,7 +186,7 @@ bool Inquiry::Ask(CallWork* work, int64_t now_ns, int64_t answer_ns) {
   const Descriptor mine = work->call().descriptor();
   for (int r = 0; r < peers_.size(); ++r) {
     Endpoint* const endpoint = peers_.endpoint(r);
-    if (endpoint == nullptr || membership_.left(r)) {
+    if (endpoint == nullptr || decision_.left(r)) {
       continue;
     }
     const bool peer = wiring.point_to_point && (r == work->peer() || work->peer() < 0);
@@ -201,14 +201,14 @@ bool Inquiry::Ask(CallWork* work, int64_t now_ns, int64_t answer_ns) {
 }
 
 Deadline Inquiry::FindOut(int64_t now_ns) {
-  if (!membership_.inquiring() && !open_.empty()) {
-    Ask(open_.Oldest(), now_ns, Membership::kAnswerToOthersNs);
+  if (!decision_.inquiring() && !open_.empty()) {
+    Ask(open_.Oldest(), now_ns, BlameDecision::kAnswerToOthersNs);
   }
-  return membership_.until();
+  return decision_.until();
 }
 
 bool Inquiry::OnAnswer(int rank, Reader& reader, int64_t now_ns) {
-  using Answer = Membership::Answer;
+  using Answer = BlameDecision::Answer;
   const auto nonce = reader.Get<uint32_t>();
   auto answer = reader.Get<Answer>();
   const auto more_ns = reader.Get<int64_t>();
@@ -226,12 +226,12 @@ bool Inquiry::OnAnswer(int rank, Reader& reader, int64_t now_ns) {
     more_by = {now_ns + std::clamp<int64_t>(more_ns, 0, kLongestMoreNs) +
                peers_.endpoint(rank)->round_trip_ns() + kSlackNs};
   }
-  if (!membership_.OnAnswer(rank, nonce, answer, more_by)) {
+  if (!decision_.OnAnswer(rank, nonce, answer, more_by)) {
     return false;
   }
   excuses_[static_cast<size_t>(rank)] = *excuse;
   instead_[static_cast<size_t>(rank)] = instead;
-  return membership_.next_tick().Passed(now_ns);
+  return decision_.next_tick().Passed(now_ns);
 }
 
 bool Inquiry::OnFinished(const CallWork* work) {
@@ -240,7 +240,7 @@ bool Inquiry::OnFinished(const CallWork* work) {
   }
   asked_ = nullptr;
   warns_ = false;
-  membership_.OnFinished();
+  decision_.OnFinished();
   Found(absl::OkStatus());
   return true;
 }
@@ -254,14 +254,14 @@ void Inquiry::Stop(const absl::Status& why) {
 // ---- Verdicts
 
 void Inquiry::OnTick(int64_t now_ns) {
-  if (membership_.inquiring() && membership_.until().Passed(now_ns)) {
+  if (decision_.inquiring() && decision_.until().Passed(now_ns)) {
     for (int r = 0; r < peers_.size(); ++r) {
       if (Watches(r) && TakeReceived(r)) {
-        membership_.OnBytes(r);
+        decision_.OnBytes(r);
       }
     }
   }
-  if (const auto verdict = membership_.OnTick(now_ns)) {
+  if (const auto verdict = decision_.OnTick(now_ns)) {
     TakeVerdict(*verdict, now_ns);
   } else if (NextWatch().Passed(now_ns)) {
     Watch(now_ns);
@@ -269,12 +269,12 @@ void Inquiry::OnTick(int64_t now_ns) {
 }
 
 void Inquiry::OnLost(int rank, const absl::Status& why, int64_t now_ns) {
-  if (!membership_.losing()) {
+  if (!decision_.losing()) {
     lost_why_ = why;
   }
   // If the peer has already reported an error, no better reason will come, so do not wait.
   const bool told = !CauseOf(rank).ok();
-  membership_.OnLost(rank, now_ns, told ? 0 : Membership::kGraceNs + peers_.SlowestRoundTrip());
+  decision_.OnLost(rank, now_ns, told ? 0 : BlameDecision::kGraceNs + peers_.SlowestRoundTrip());
 }
 
 void Inquiry::Warn(const CallWork& work, const Finding& finding, int64_t now_ns) {
@@ -283,13 +283,13 @@ void Inquiry::Warn(const CallWork& work, const Finding& finding, int64_t now_ns)
       funnel_.HasMade(finding.awaited, Asked::kCollective, instead_[member])) {
     return;
   }
-  todo_.warning =
+  Todo().warning =
       absl::StrCat("rank ", peers_.rank(), " has waited ", (now_ns - work.started_ns()) / kSecond,
                    " s: ", words_.HeldUp(work, finding).message(),
                    ". If no thread makes the missing call, both wait until a deadline");
 }
 
-void Inquiry::TakeVerdict(const Membership::Verdict& verdict, int64_t now_ns) {
+void Inquiry::TakeVerdict(const BlameDecision::Verdict& verdict, int64_t now_ns) {
   if (verdict.lost) {
     End(Loss(verdict.guilty, lost_why_));
     return;
@@ -312,9 +312,9 @@ void Inquiry::TakeVerdict(const Membership::Verdict& verdict, int64_t now_ns) {
   }
 }
 
-Finding Inquiry::FindingOf(const CallWork& work, const Membership::Verdict& verdict,
+Finding Inquiry::FindingOf(const CallWork& work, const BlameDecision::Verdict& verdict,
                            int64_t now_ns) const {
-  using Answer = Membership::Answer;
+  using Answer = BlameDecision::Answer;
   Finding finding{verdict.guilty, verdict.reason,
                   words_.BlameFor(&work, verdict.guilty, Phase::kTransfer)};
   const bool message = work.wiring().point_to_point;
@@ -338,7 +338,7 @@ Finding Inquiry::FindingOf(const CallWork& work, const Membership::Verdict& verd
   const absl::Status excuse =
       verdict.answer == Answer::kExcused
           ? excuses_[member]
-          : (membership_.left(verdict.guilty) ? CauseOf(verdict.guilty) : absl::OkStatus());
+          : (decision_.left(verdict.guilty) ? CauseOf(verdict.guilty) : absl::OkStatus());
   if (!excuse.ok()) {
     absl::StrAppend(&finding.reason, ": ", excuse.message());
     finding.blame = words_.WithCall(words_.BlameHere(excuse), work);
@@ -361,7 +361,7 @@ Finding Inquiry::FindingOfNobody(const CallWork& work, Finding finding, int64_t 
   // All ranks have started the call. A member may still be in a function of its caller.
   for (int r = 0; r < peers_.size(); ++r) {
     const absl::Status& excuse = excuses_[static_cast<size_t>(r)];
-    if (r != peers_.rank() && !membership_.left(r) && !excuse.ok()) {
+    if (r != peers_.rank() && !decision_.left(r) && !excuse.ok()) {
       return {r, std::string(excuse.message()), words_.BlameFor(&work, r, Phase::kReduce)};
     }
   }

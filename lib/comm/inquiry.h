@@ -1,6 +1,6 @@
 // Finds the rank to blame in three cases: the deadline of a call has passed, the path to a member is
 // lost, or a member is silent. In the first two cases Inquiry asks the members and keeps their
-// answers, and Membership decides. Inquiry then writes the verdict in an error.
+// answers, and BlameDecision decides. Inquiry then writes the verdict in an error.
 //
 // Inquiry reads the open calls and what is known of the members, but it is without I/O and clock, and
 // calls nobody: methods take events and the time, and CommCore does what follows from them (Effects).
@@ -36,9 +36,9 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
+#include "lib/comm/blame.h"
 #include "lib/comm/call_funnel.h"
 #include "lib/comm/failure_words.h"
-#include "lib/comm/membership.h"
 #include "lib/comm/open_calls.h"
 #include "lib/comm/peer_silence.h"
 #include "lib/comm/peers.h"
@@ -70,8 +70,12 @@ class Inquiry {
   // Must be called when the communicator is opened. Reports from before do not count.
   void Opened(int64_t now_ns) { opened_ns_ = now_ns; }
 
-  // Must be called after each event.
-  Effects TakeEffects() { return std::exchange(todo_, {}); }
+  // Must be called after each event if it has effects.
+  bool has_effects() const { return has_effects_; }
+  Effects TakeEffects() {
+    has_effects_ = false;
+    return std::exchange(todo_, {});
+  }
 
   // ---- Silence
   // Sets the time for which a member may be silent, beside two round trips of the slowest path. 0:
@@ -101,8 +105,8 @@ class Inquiry {
   void Stop(const absl::Status& why);
 
   // ---- Members that go
-  bool left(int rank) const { return membership_.left(rank); }
-  void OnLeft(int rank) { membership_.OnLeft(rank); }
+  bool left(int rank) const { return decision_.left(rank); }
+  void OnLeft(int rank) { decision_.OnLeft(rank); }
   // Must be called when the path to a member is lost. The verdict comes after a short delay,
   // because a better reason may arrive.
   void OnLost(int rank, const absl::Status& why, int64_t now_ns);
@@ -114,8 +118,8 @@ class Inquiry {
   // ---- Time
   // Returns true while an inquiry about an expired call of this rank is under way. If another call
   // expires during the inquiry, the inquiry about that call begins afterwards.
-  bool busy() const { return membership_.inquiring() && !AsksForOthers(); }
-  Deadline next_tick() const { return std::min(membership_.next_tick(), NextWatch()); }
+  bool busy() const { return decision_.inquiring() && !AsksForOthers(); }
+  Deadline next_tick() const { return std::min(decision_.next_tick(), NextWatch()); }
   // If there is a verdict, its effect is the end of the communicator, or the answer to FindOut.
   void OnTick(int64_t now_ns);
 
@@ -138,20 +142,25 @@ class Inquiry {
   // Returns the status with which the member's process has reported the end of one of its
   // communicators. OK: no report.
   absl::Status CauseOf(int rank) const { return causes_.Of(peers_.endpoint(rank), opened_ns_); }
-  void AskOne(int rank, const Query& query) { todo_.questions.push_back({rank, query.ToText()}); }
-  void End(const absl::Status& why) { todo_.end.Update(why); }
+  Effects& Todo() {
+    has_effects_ = true;
+    return todo_;
+  }
+  void AskOne(int rank, const Query& query) { Todo().questions.push_back({rank, query.ToText()}); }
+  void End(const absl::Status& why) { Todo().end.Update(why); }
   // Returns true if an inquiry is under way only for callers of FindOut or a warning. The deadline of the call
   // in question has then not passed.
   bool AsksForOthers() const;
   // Asks the members about the call. Returns false if an inquiry about another call is under way.
   bool Ask(CallWork* work, int64_t now_ns, int64_t answer_ns);
   // Answers FindOut. The first answer of an event counts.
-  void Found(const absl::Status& why) { todo_.found = todo_.found.value_or(why); }
+  void Found(const absl::Status& why) { Todo().found = todo_.found.value_or(why); }
   // Logs the finding about a call whose deadline has not passed, if a warning was asked for and the
   // awaited member waits in another call.
   void Warn(const CallWork& work, const Finding& finding, int64_t now_ns);
-  void TakeVerdict(const Membership::Verdict& verdict, int64_t now_ns);
-  Finding FindingOf(const CallWork& work, const Membership::Verdict& verdict, int64_t now_ns) const;
+  void TakeVerdict(const BlameDecision::Verdict& verdict, int64_t now_ns);
+  Finding FindingOf(const CallWork& work, const BlameDecision::Verdict& verdict,
+                    int64_t now_ns) const;
   // Returns the finding for a call that all ranks have started.
   Finding FindingOfNobody(const CallWork& work, Finding finding, int64_t now_ns) const;
   // Returns true if the refusal explains why this rank waits: `rank` has refused a call that is
@@ -166,8 +175,8 @@ class Inquiry {
   const FailureWords& words_;
   const Causes& causes_;
   int64_t opened_ns_ = 0;
-  Membership membership_;
-  absl::Status lost_why_;              // the error of the lost path (Membership::losing)
+  BlameDecision decision_;
+  absl::Status lost_why_;              // the error of the lost path (BlameDecision::losing)
   CallWork* asked_ = nullptr;          // the call of the inquiry
   std::vector<absl::Status> excuses_;  // by rank, from the rank's answer
   std::vector<CallId> instead_;    // by rank, from its answer: its oldest open collective, or kPing
@@ -180,6 +189,7 @@ class Inquiry {
   int64_t watched_since_ns_ = 0;    // start of the oldest call, if it is watched; 0: none is
   std::vector<uint64_t> received_;  // by rank: Endpoint::received when it was last looked at
   Effects todo_;
+  bool has_effects_ = false;  // most events have none, and each batch of completions asks
 };
 
 }  // namespace entrain

@@ -26,8 +26,8 @@
 #include "lib/base/call.h"
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
+#include "lib/comm/blame.h"
 #include "lib/comm/call_notes.h"
-#include "lib/comm/membership.h"
 
 namespace entrain {
 

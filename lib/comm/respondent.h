@@ -15,9 +15,9 @@
 #include "absl/status/status.h"
 
 #include "lib/base/call.h"
+#include "lib/comm/blame.h"
 #include "lib/comm/call_funnel.h"
 #include "lib/comm/failure_words.h"
-#include "lib/comm/membership.h"
 #include "lib/comm/open_calls.h"
 #include "lib/comm/peers.h"
 #include "lib/engine/causes.h"
@@ -42,7 +42,7 @@ struct Query {
 
 class Respondent {
  public:
-  using Answer = Membership::Answer;
+  using Answer = BlameDecision::Answer;
   struct Reply {
     Answer answer = Answer::kAbsent;
     absl::Status excuse;

@@ -152,7 +152,7 @@ TEST_F(CallRunnerTest, ALostPathIsTheMatterOfTheInquiry) {
   Complete(0, absl::UnavailableError("reset"));
   EXPECT_TRUE(failures.empty());
   EXPECT_FALSE(work.done()) << "until there is a verdict";
-  inquiry.OnTick(engine->clock().Now() + Membership::kGraceNs);
+  inquiry.OnTick(engine->clock().Now() + BlameDecision::kGraceNs);
   const absl::Status verdict = inquiry.TakeEffects().end;
   EXPECT_EQ(BlameOf(verdict).rank, 0);
   Fail(verdict);

@@ -170,7 +170,7 @@ TEST_F(CommCoreTest, ALostPathEndsItAfterAMoment) {
   InDriver([&] { core->OnLost(endpoints[2], absl::UnavailableError("the path broke")); });
   Tick();
   EXPECT_FALSE(core->end().ended()) << "a better reason may come";
-  clock.Advance(Membership::kGraceNs);
+  clock.Advance(BlameDecision::kGraceNs);
   Tick();
   EXPECT_TRUE(core->end().ended());
   EXPECT_EQ(BlameOf(core->end().status()).rank, 2);
@@ -179,7 +179,7 @@ TEST_F(CommCoreTest, ALostPathEndsItAfterAMoment) {
 TEST_F(CommCoreTest, TheLossOfAMemberThatHasLeftIsNoError) {
   Tell(2, ControlKind::kLeave);
   InDriver([&] { core->OnLost(endpoints[2], absl::UnavailableError("the path broke")); });
-  clock.Advance(10 * Membership::kGraceNs);
+  clock.Advance(10 * BlameDecision::kGraceNs);
   Tick();
   EXPECT_FALSE(core->end().ended());
 }
@@ -233,7 +233,7 @@ TEST_F(CommCoreTest, MembersAreAskedAboutACallWhoseTimeIsUp) {
   EXPECT_EQ(KindsOf(endpoints[0].urgent), std::vector{ControlKind::kQuery});
   EXPECT_EQ(KindsOf(endpoints[2].urgent), std::vector{ControlKind::kQuery});
   EXPECT_FALSE(work->done());
-  clock.Advance(Membership::kAnswerNs);
+  clock.Advance(BlameDecision::kAnswerNs);
   Tick();
   EXPECT_TRUE(work->done());
   EXPECT_EQ(BlameOf(core->end().status()).rank, 0) << "the lowest that did not answer";
@@ -272,7 +272,7 @@ class TwoCommunicatorsTest : public CommCoreTest {
   // The last answer to rank 0.
   struct Told {
     uint32_t nonce;
-    Membership::Answer answer;
+    BlameDecision::Answer answer;
     int64_t more_ns;
     absl::Status excuse;
   };
@@ -281,7 +281,7 @@ class TwoCommunicatorsTest : public CommCoreTest {
     EXPECT_EQ(reader.Get<Context>(), 20);
     EXPECT_EQ(reader.Get<ControlKind>(), ControlKind::kAnswer);
     const auto nonce = reader.Get<uint32_t>();
-    const auto answer = reader.Get<Membership::Answer>();
+    const auto answer = reader.Get<BlameDecision::Answer>();
     const auto more_ns = reader.Get<int64_t>();
     reader.Get<CallId>();
     return {nonce, answer, more_ns, DecodeStatus(reader.GetText(kMaxControlBytes)).value()};
@@ -292,13 +292,13 @@ class TwoCommunicatorsTest : public CommCoreTest {
 
 TEST_F(TwoCommunicatorsTest, TheOtherOneIsAskedWithinTheFirstAnswer) {
   Ask();
-  EXPECT_EQ(Last().answer, Membership::Answer::kElsewhere);
+  EXPECT_EQ(Last().answer, BlameDecision::Answer::kElsewhere);
   EXPECT_EQ(Last().nonce, 7u);
   EXPECT_EQ(Last().more_ns, 30);
   ASSERT_EQ(other->asked.size(), 1u);
   other->asked[0](absl::DeadlineExceededError("it waits for rank 5"));
   EXPECT_EQ(endpoints[0].urgent.size(), 2u);
-  EXPECT_EQ(Last().answer, Membership::Answer::kExcused);
+  EXPECT_EQ(Last().answer, BlameDecision::Answer::kExcused);
   EXPECT_EQ(Last().excuse.message(), "it waits for rank 5");
   EXPECT_EQ(Last().nonce, 7u);
 }
@@ -307,7 +307,7 @@ TEST_F(TwoCommunicatorsTest, ItsOwnCallsAreNotTheOthers) {
   other->since = std::nullopt;
   const RefPtr<Work> work = Begin(AllReduce(/*tag=*/5));
   Ask();
-  EXPECT_EQ(Last().answer, Membership::Answer::kAbsent);
+  EXPECT_EQ(Last().answer, BlameDecision::Answer::kAbsent);
   EXPECT_TRUE(other->asked.empty());
 }
 
@@ -315,10 +315,10 @@ TEST_F(TwoCommunicatorsTest, AFunctionThatRunsLongIsTheExcuse) {
   engine->functions().Note(this, "the hook");
   other->since = std::nullopt;
   Ask();
-  EXPECT_EQ(Last().answer, Membership::Answer::kAbsent) << "it may return soon";
+  EXPECT_EQ(Last().answer, BlameDecision::Answer::kAbsent) << "it may return soon";
   clock.Advance(OpenCalls::kLongRunNs);
   Ask();
-  EXPECT_EQ(Last().answer, Membership::Answer::kExcused);
+  EXPECT_EQ(Last().answer, BlameDecision::Answer::kExcused);
   EXPECT_NE(std::string(Last().excuse.message()).find("the hook"), std::string::npos);
   engine->functions().Note(this, "");
 }
@@ -341,7 +341,7 @@ TEST_F(TwoCommunicatorsTest, WhatTheInquiryFindsIsToldToThoseWhoAsked) {
   std::vector<absl::Status> found;
   Deadline by;
   InDriver([&] { by = core->FindOut([&](const absl::Status& why) { found.push_back(why); }); });
-  EXPECT_EQ(by.at_ns, clock.Now() + Membership::kAnswerToOthersNs);
+  EXPECT_EQ(by.at_ns, clock.Now() + BlameDecision::kAnswerToOthersNs);
   EXPECT_EQ(KindsOf(endpoints[2].urgent), std::vector{ControlKind::kQuery});
   EXPECT_TRUE(found.empty());
   core->Abort("had enough");

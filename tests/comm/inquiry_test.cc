@@ -12,7 +12,7 @@
 namespace entrain {
 namespace {
 
-using Answer = Membership::Answer;
+using Answer = BlameDecision::Answer;
 
 class InquiryTest : public PlayedComm {
  protected:
@@ -71,7 +71,7 @@ class InquiryTest : public PlayedComm {
     }
   }
   void TimeIsUp() {
-    clock.Advance(Membership::kAnswerNs);
+    clock.Advance(BlameDecision::kAnswerNs);
     Tick();
   }
   // Returns the text of the only failure.
@@ -227,7 +227,7 @@ TEST_F(InquiryTest, AnAnswerToAnEarlierQuestionIsIgnored) {
 TEST_F(InquiryTest, ARankOfAnotherCommunicatorLearnsWhoHoldsUpTheOldestCall) {
   Open(AllReduce());
   const Deadline by = FindOut();
-  EXPECT_EQ(by.at_ns, clock.Now() + Membership::kAnswerToOthersNs);
+  EXPECT_EQ(by.at_ns, clock.Now() + BlameDecision::kAnswerToOthersNs);
   EXPECT_FALSE(inquiry.busy()) << "no call has expired";
   Answers(0, Answer::kAbsent);
   Answers(2, Answer::kStarted);
@@ -260,7 +260,7 @@ TEST_F(InquiryTest, ALostPathNamesItsPeerAfterAMoment) {
   inquiry.OnLost(0, absl::UnavailableError("later"), clock.Now());
   Tick();
   EXPECT_TRUE(failures.empty()) << "somebody may know better";
-  clock.Advance(Membership::kGraceNs);
+  clock.Advance(BlameDecision::kGraceNs);
   Tick();
   EXPECT_EQ(Failure(), "c: lost rank 2 (played): reset");
 }

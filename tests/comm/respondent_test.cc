@@ -11,7 +11,7 @@
 namespace entrain {
 namespace {
 
-using Answer = Membership::Answer;
+using Answer = BlameDecision::Answer;
 
 class RespondentTest : public PlayedComm {
  protected:
