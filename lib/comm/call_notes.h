@@ -13,7 +13,7 @@
 #include "absl/container/flat_hash_map.h"
 
 #include "lib/base/call.h"
-#include "lib/comm/membership.h"
+#include "lib/comm/blame.h"
 #include "transports/transport.h"
 
 namespace entrain {

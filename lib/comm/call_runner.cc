@@ -18,7 +18,25 @@ void Add(std::atomic<uint64_t>& sum, int64_t more) {
 
 constexpr int64_t kMaxKeptScratch = 64 << 10;
 
+CallId IdOf(const Wiring& call) {
+  return {call.user_tag, call.call_number};
+}
+
 }  // namespace
+
+// A work that is over when the vote is over, for an inline call whose messages were all transferred.
+// Only the driver waits for this work, so Finish wakes no thread.
+class CallRunner::VoteWork final : public Work {
+ public:
+  VoteWork() : Work(nullptr) {}
+  using Work::Finish;
+};
+
+CallRunner::CallRunner(CommShell& shell, std::shared_ptr<Engine> engine, const Parts& parts,
+                       bool pays)
+    : shell_(shell), engine_(std::move(engine)), with_(parts), pays_(pays) {}
+
+CallRunner::~CallRunner() = default;
 
 // ---- Calls begin
 
@@ -55,7 +73,7 @@ void CallRunner::StartWork(CallWork* work) {
     shell_.NeedAttention();
     return;
   }
-  with_.mismatches.Meet(work->wiring(), work->call().descriptor());
+  Meet(work->wiring(), work->call().descriptor());
   if (work->call().reduction.op == ReduceOp::kCustom) {
     work->executor().CombineBy(
         {engine_, with_.funnel.Reductions(),
@@ -161,20 +179,27 @@ absl::Status CallRunner::OverInline(const Call& call, const Plan& plan,
   Add(ends_[static_cast<size_t>(InlineEnd::kDone)], 1);
   Add(bytes_sent_, progress.bytes_sent);
   Add(bytes_received_, progress.bytes_received);
-  with_.mismatches.NoteOver(wiring, descriptor);
-  with_.mismatches.Meet(wiring, descriptor);
+  NoteOver(wiring, descriptor);
+  Meet(wiring, descriptor);
   if (with_.mismatches.voting()) {
-    const std::shared_ptr<CommShell> keep = shell_.Keep();
-    const RefPtr<Work> end = with_.mismatches.End();
-    Attend();
-    engine_->seat().Stay(*end);
-    return with_.end.status();
+    return AwaitVote();
   }
   if (engine_->causes().told()) {
     engine_->causes().Succeeded(engine_->clock().Now());
   }
   engine_->seat().Leave();
   return absl::OkStatus();
+}
+
+absl::Status CallRunner::AwaitVote() {
+  const std::shared_ptr<CommShell> keep = shell_.Keep();
+  if (!vote_end_) {
+    vote_end_ = RefPtr<VoteWork>::Adopt(new VoteWork());
+  }
+  const RefPtr<Work> end = RefPtr<Work>::Share(vote_end_.get());
+  shell_.NeedAttention();  // this rank can vote now
+  engine_->seat().Stay(*end);
+  return with_.end.status();
 }
 
 absl::Status CallRunner::GoOn(InlineEnd why, const Call& call, Admitted admitted,
@@ -253,7 +278,6 @@ void CallRunner::TendLines() {
 // ---- Calls go on
 
 void CallRunner::Attend() {
-  with_.mismatches.Attend();
   if (with_.open.in_line() > 0) {
     TendLines();
   }
@@ -303,10 +327,13 @@ void CallRunner::OnBroken(const CallWork& work) {
     shell_.Fail(with_.inquiry.Loss(peer, cause));
   } else if (gone && peer >= 0) {
     with_.mismatches.OnGone(peer);
-    with_.inquiry.OnLost(peer, cause);  // the verdict of the inquiry ends the call
+    shell_.NeedAttention();
+    // The verdict of the inquiry ends the call.
+    with_.inquiry.OnLost(peer, cause, engine_->clock().Now());
   } else if (cause.code() == absl::StatusCode::kDataLoss && !work.wiring().point_to_point) {
-    with_.mismatches.FoundBetweenTwo({work.wiring().user_tag, work.wiring().call_number},
-                                     with_.words.Explain(work, cause));
+    with_.mismatches.FoundBetweenTwo(IdOf(work.wiring()), with_.words.Explain(work, cause),
+                                     VoteLimit());
+    shell_.NeedAttention();
   } else {
     shell_.Fail(with_.words.Explain(work, cause));
   }
@@ -325,9 +352,11 @@ void CallRunner::Finish(CallWork* work, const absl::Status& status) {
   }
   Add(bytes_sent_, work->executor().bytes_sent());
   Add(bytes_received_, work->executor().bytes_received());
-  with_.inquiry.OnFinished(work);
+  if (with_.inquiry.OnFinished(work)) {
+    shell_.NeedAttention();
+  }
   if (status.ok()) {
-    with_.mismatches.NoteOver(work->wiring(), work->call().descriptor());
+    NoteOver(work->wiring(), work->call().descriptor());
     engine_->causes().Succeeded(work->started_ns());
   }
   engine_->seat().CountOpenWork(-1);
@@ -352,6 +381,59 @@ void CallRunner::Stop(const absl::Status& why) {
     CallWork* const work = with_.open.works().back();
     work->executor().Stop(why);
     Finish(work, with_.words.ForCall(why, *work));
+  }
+  notes_.Clear();
+  VoteIsOver();
+}
+
+// ---- Calls that do not match
+
+void CallRunner::Compare(const Endpoint& from, CallId call, const Descriptor& theirs) {
+  if (const std::optional<OwnCall> mine = with_.open.OwnCollective(call)) {
+    if (mine->descriptor != theirs) {
+      Differs(call, from, theirs);
+    }
+  } else if (notes_.Hear(from, call, theirs) != nullptr) {
+    Differs(call, from, theirs);
+  }
+}
+
+void CallRunner::Meet(const Wiring& call, const Descriptor& mine) {
+  if (call.point_to_point) {
+    return;
+  }
+  if (const auto heard = notes_.Meet(IdOf(call), mine)) {
+    Differs(IdOf(call), *heard->from, heard->descriptor);
+  }
+}
+
+void CallRunner::NoteOver(const Wiring& call, const Descriptor& mine) {
+  if (!call.point_to_point) {
+    notes_.Over({IdOf(call), call.sequence, mine});
+  }
+}
+
+void CallRunner::Differs(CallId call, const Endpoint& from, const Descriptor& theirs) {
+  with_.mismatches.Found(call, with_.peers.RankOf(&from), theirs, VoteLimit());
+  shell_.NeedAttention();
+}
+
+std::optional<OwnCall> CallRunner::Own(CallId call) const {
+  if (const auto open = with_.open.OwnCollective(call)) {
+    return open;
+  }
+  const OwnCall* const over = notes_.OwnThatIsOver(call);
+  return over != nullptr ? std::optional(*over) : std::nullopt;
+}
+
+Deadline CallRunner::VoteLimit() const {
+  return Mismatches::Until(engine_->clock().Now(), with_.peers.SlowestRoundTrip(),
+                           with_.open.FirstDeadline());
+}
+
+void CallRunner::VoteIsOver() {
+  if (vote_end_) {
+    std::exchange(vote_end_, {})->Finish(absl::OkStatus());
   }
 }
 

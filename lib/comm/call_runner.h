@@ -1,7 +1,7 @@
 // Runs the calls of a communicator. CallRunner makes the works, starts the calls on the
 // driver, advances a call when its transfers complete, and finishes calls. CallRunner also handles
 // failed transfers. If a member is lost, an inquiry (inquiry.h) finds the rank to blame. If the
-// descriptors of two ranks differ, a vote (vote.h) finds the rank to blame. Any other failure ends
+// descriptors of two ranks differ, a vote (mismatch.h) finds the rank to blame. Any other failure ends
 // the communicator at once.
 //
 // Small blocking calls run inline: the calling thread becomes the engine's driver, sends and receives the
@@ -26,6 +26,7 @@
 #include "absl/status/status.h"
 
 #include "lib/comm/call_funnel.h"
+#include "lib/comm/call_notes.h"
 #include "lib/comm/call_work.h"
 #include "lib/comm/comm_end.h"
 #include "lib/comm/comm_shell.h"
@@ -60,8 +61,8 @@ class CallRunner final {
     FlightRecorder& flight;
   };
   // `pays`: the result of InlinePays.
-  CallRunner(CommShell& shell, std::shared_ptr<Engine> engine, const Parts& parts, bool pays)
-      : shell_(shell), engine_(std::move(engine)), with_(parts), pays_(pays) {}
+  CallRunner(CommShell& shell, std::shared_ptr<Engine> engine, const Parts& parts, bool pays);
+  ~CallRunner();
 
   // ---- Inline calls
   // Returns true if it is cheap to poll every peer repeatedly: if all ranks share memory, or if
@@ -92,15 +93,28 @@ class CallRunner final {
   RefPtr<CallWork> Submit(Admitted admitted, CallBegin begin);
   // [driver]
   void StartWork(CallWork* work);
-  // [driver] Continues the vote and all calls that can continue.
+  // [driver] Continues all calls that can continue.
   void Attend();
-  // [driver] Ends all open calls.
+  // [driver] Ends all open calls. The communicator has ended.
   void Stop(const absl::Status& why);
+  // ---- [driver] Calls that do not match
+  // Every message carries the descriptor of its call. Compares a peer's call with this rank's call of
+  // the same number. If this rank's call is open, compares at once. If it has not started, compares
+  // when it starts. If it is over, compares only while this rank remembers it (call_notes.h).
+  void Compare(const Endpoint& from, CallId call, const Descriptor& theirs);
+  // Returns this rank's call, open or over.
+  std::optional<OwnCall> Own(CallId call) const;
+  bool HasForgotten(CallId call) const { return notes_.HasForgotten(call); }
+  // Returns the time limit of a vote that begins now.
+  Deadline VoteLimit() const;
+  // Must be called when a vote is over. Ends the call that waits for its end.
+  void VoteIsOver();
   // [driver] Returns the time at which OnTick must log that the caller's own reduction is slow.
   Deadline next_tick() const;
   void OnTick(int64_t now_ns);
 
  private:
+  class VoteWork;
   uint64_t plans_made() const { return plans_made_.load(std::memory_order_acquire); }
   // Returns true if this call may run inline.
   bool MayRunInline(const Call& call) const;
@@ -110,9 +124,19 @@ class CallRunner final {
   // calls of the peers, and leaves the driver's seat.
   absl::Status OverInline(const Call& call, const Plan& plan, const Descriptor& descriptor,
                           const Wiring& wiring, const Progress& progress);
+  // [driver] Waits until the vote is over, for a call whose messages were all transferred, and leaves the
+  // driver's seat. Returns the status with which the vote has ended the communicator, or OK.
+  absl::Status AwaitVote();
   // [driver] Lets an executor continue the call from `progress`, because of `why`. Blocks until the
   // call is over, and leaves the driver's seat.
   absl::Status GoOn(InlineEnd why, const Call& call, Admitted admitted, const Progress& progress);
+  // [driver] Compares a collective of this rank that starts, or an inline call that is over, with the
+  // calls that peers have started under the same number.
+  void Meet(const Wiring& call, const Descriptor& mine);
+  // [driver] Remembers a collective of this rank that is over.
+  void NoteOver(const Wiring& call, const Descriptor& mine);
+  // [driver] Begins a vote about the call.
+  void Differs(CallId call, const Endpoint& from, const Descriptor& theirs);
   // Makes the work of a call and counts it as open. The engine holds one reference. If the caller
   // is the driver, it must start the work. Any other caller must submit the work to the driver.
   RefPtr<CallWork> Prepare(Admitted admitted, CallBegin begin);
@@ -143,7 +167,9 @@ class CallRunner final {
   std::atomic<uint64_t> bytes_sent_{0}, bytes_received_{0};
 
   // [driver]:
-  int last_source_ = -1;  // the last sender found for a receive from any peer
+  CallNotes notes_;
+  RefPtr<VoteWork> vote_end_;  // over when the vote is over; null: no call waits for it
+  int last_source_ = -1;       // the last sender found for a receive from any peer
   // Calls that are over but still have open transfers. Holds one reference to each.
   std::vector<CallWork*> draining_;
   int64_t told_of_ns_ = 0;  // start time of the last slow reduction that was logged

@@ -5,8 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "lib/comm/comm_shell.h"
-
 namespace entrain {
 
 WorkInfo InfoOf(const std::string& comm, const Call& call, uint64_t number, int64_t started_ns) {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "lib/base/call.h"
-#include "lib/comm/admitted.h"
+#include "lib/comm/comm_shell.h"
 #include "lib/comm/flight_recorder.h"
 #include "lib/engine/engine.h"
 #include "lib/engine/executor.h"
@@ -20,8 +20,6 @@
 #include "lib/memory/buffer.h"
 
 namespace entrain {
-
-class CommShell;
 
 // The state of an open call in a flight dump (docs/flight.md). [driver]
 struct FlightOpen {

@@ -84,12 +84,12 @@ CommCore::CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig 
       peers_(config_.name, config_.world, config_.rank, config_.members),
       words_(config_.name, peers_, engine_.clock(), config_.generation),
       flight_(FlightLog::Get().calls(), engine_.clock().Now()),
-      ending_(*this, engine_, config_, peers_, words_, open_),
+      ending_(config_, words_),
       funnel_(*this, config_, topology_, peers_, ending_.end(), pool_),
-      mismatches_(*this, open_, peers_, engine_.clock()),
-      inquiry_(*this, peers_, funnel_, open_, words_, engine_.clock(), config_.silence_ns),
-      respondent_(engine_, peers_, funnel_, open_, words_),
-      survivors_(*this, engine_, peers_, words_, config_.name, config_.generation),
+      mismatches_(peers_.rank(), peers_.size()),
+      inquiry_(peers_, funnel_, open_, words_, engine_.causes(), config_.silence_ns),
+      respondent_(engine_.causes(), peers_, funnel_, open_, words_),
+      survivors_(peers_, words_, config_.name, config_.generation),
       runner_(*this, engine_holder_,
               {config_, peers_, pool_, ending_.end(), funnel_, open_, words_, inquiry_, mismatches_,
                flight_},
@@ -207,55 +207,10 @@ bool CommCore::Drain(Deadline give_up) {
   return std::all_of(works.begin(), works.end(), [&](auto& work) { return work->Wait(give_up); });
 }
 
-RefPtr<SurvivorWork> CommCore::StartAgreement(Survivors::Wish wish, int64_t timeout_ns,
-                                              const std::string& name) {
-  auto work = RefPtr<SurvivorWork>::Adopt(
-      new SurvivorWork(engine_, std::move(wish), timeout_ns > 0 ? timeout_ns : funnel_.timeout_ns(),
-                       config_.name, name.empty() ? config_.name : name));
-  engine_.seat().RunInDriver([&] { survivors_.Start(work); });
-  return work;
-}
-
-void CommCore::Refused(const Call& call, const absl::Status& why) {
-  const std::optional<Refusal> refusal = funnel_.Refuse(call, why.message());
-  if (!refusal) {
-    return;
-  }
-  engine_.seat().RunInDriver([&] {
-    const std::string body =
-        Writer()
-            .Put(refusal->kind)
-            .Put(refusal->call.user_tag)
-            .Put(refusal->call.number)
-            .PutText(absl::string_view(refusal->why).substr(0, Refusal::kMaxWhy))
-            .Take();
-    if (!ending_.ended()) {
-      for (int r = 0; r < size(); ++r) {
-        if (peers_.endpoint(r) != nullptr && !left(r)) {
-          peers_.Send(r, ControlKind::kRefused, body);
-        }
-      }
-      engine_.Flush();
-    }
-  });
-}
-
-std::shared_ptr<void> CommCore::EndToo(const std::shared_ptr<CommCore>& part) {
-  auto tie = std::make_shared<Tie>(part);
-  engine_.seat().RunInDriver([&] {
-    if (ending_.ended()) {
-      part->ending_.EndLike(ending_);
-    } else {
-      end_too_.push_back(tie);
-    }
-  });
-  return tie;
-}
-
 // ---- [driver] The engine's events
 
 void CommCore::Open() {
-  opened_ns_ = engine_.clock().Now();
+  inquiry_.Opened(engine_.clock().Now());
   engine_.OpenContext(config_.context, shared_from_this());
   for (int r = 0; r < peers_.size(); ++r) {
     Endpoint* const endpoint = peers_.endpoint(r);
@@ -264,11 +219,6 @@ void CommCore::Open() {
       return;
     }
   }
-}
-
-void CommCore::Leave(absl::string_view what) {
-  survivors_.Close(absl::AbortedError(absl::StrCat(config_.name, ": this rank ", what)));
-  ending_.Leave(what);
 }
 
 std::vector<MemberReport> CommCore::Members() const {
@@ -297,56 +247,14 @@ void CommCore::NeedAttention() {
 void CommCore::Attend() {
   const std::shared_ptr<CommCore> keep = shared_from_this();
   attending_ = false;
+  AttendVote();
   runner_.Attend();
+  PerformInquiry();
 }
 
 std::string CommCore::UserOf(ConstBytes bytes) const {
   const CallWork* const user = open_.UserOf(bytes);
   return user == nullptr ? "" : absl::StrCat(user->Name(), " on ", config_.name);
-}
-
-void CommCore::EndCalls(const absl::Status& why) {
-  // Before the calls end, because a flight dump shows the ranks for which the calls wait.
-  TellOfFailure();
-  // Stop the inquiry before the calls end. Otherwise, when the call under inquiry ends, the ranks
-  // that asked about it would get the answer that nothing holds it up.
-  inquiry_.Stop(why);
-  runner_.Stop(why);
-  mismatches_.Stop();
-}
-
-void CommCore::OnShutdown() {
-  Leave("destroyed its runtime");
-}
-
-// ---- Members
-
-void CommCore::OnLost(Endpoint& from, const absl::Status& why) {
-  const int rank = peers_.RankOf(&from);
-  if (rank < 0) {
-    return;
-  }
-  survivors_.OnLost(rank, why);
-  if (Over()) {
-    return;
-  }
-  mismatches_.OnGone(rank);
-  if (inquiry_.left(rank)) {
-    // A receive from any peer may wait for the lost rank. Other calls fail when their transfers
-    // complete with an error.
-    NeedAttention();
-    return;
-  }
-  inquiry_.OnLost(rank, why);
-}
-
-absl::Status CommCore::CauseOf(int rank) const {
-  return engine_.causes().Of(peers_.endpoint(rank), opened_ns_);
-}
-
-bool CommCore::SaysNothing(int rank) const {
-  const Endpoint* const endpoint = peers_.endpoint(rank);
-  return inquiry_.left(rank) || (endpoint != nullptr && !engine_.PathStatus(endpoint).ok());
 }
 
 void CommCore::OnEarly(Endpoint& from, const Envelope& envelope) {
@@ -355,136 +263,13 @@ void CommCore::OnEarly(Endpoint& from, const Envelope& envelope) {
       NeedAttention();
     }
   } else {
-    mismatches_.Compare(from, {envelope.tag.user_tag(), envelope.tag.call()}, envelope.descriptor);
+    runner_.Compare(from, {envelope.tag.user_tag(), envelope.tag.call()}, envelope.descriptor);
   }
-}
-
-void CommCore::Disagree(CallId call, uint64_t sequence, const Vote::Result& votes) {
-  Fail(words_.Disagreement(call, sequence, votes));
-}
-
-void CommCore::OnControl(Endpoint& from, absl::string_view message) {
-  const int rank = peers_.RankOf(&from);
-  Reader reader(message);
-  const auto kind = reader.Get<ControlKind>();
-  if (rank < 0 || !reader.ok() ||
-      (Over() && kind != ControlKind::kSurvivors && kind != ControlKind::kLeave)) {
-    return;
-  }
-  inquiry_.OnHeard(rank);
-  switch (kind) {
-    case ControlKind::kAbort: {
-      const std::optional<absl::Status> why = DecodeStatus(message.substr(1));
-      // Fail sends the reason to all members, because the sender may die before it has told all of
-      // them.
-      Fail(why && !why->ok() ? *why
-                             : absl::AbortedError(absl::StrCat(config_.name, ": ",
-                                                               peers_.NameOf(rank), " ended it")));
-      return;
-    }
-    case ControlKind::kLeave:
-      inquiry_.OnLeft(rank);
-      mismatches_.OnGone(rank);
-      survivors_.OnLeft(rank);
-      return;
-    case ControlKind::kSurvivors:
-      survivors_.OnControl(rank, message.substr(1));
-      return;
-    case ControlKind::kQuery: {
-      const std::optional<Query> query = Query::From(reader);
-      if (query && query->compares()) {
-        // Two ranks that called different things may wait for each other, so compare the calls.
-        mismatches_.Compare(from, query->call, query->theirs);
-      }
-      if (query && query->wants_answer() && !mismatches_.voting()) {
-        respondent_.To(shared_from_this(), rank, *query);
-      }
-      return;
-    }
-    case ControlKind::kAnswer:
-      if (inquiry_.OnAnswer(from, rank, reader)) {
-        OnTick(engine_.clock().Now());
-      }
-      return;
-    case ControlKind::kRefused:
-      inquiry_.OnRefused(rank, reader);
-      return;
-    case ControlKind::kBallot:
-      mismatches_.OnBallot(rank, reader);
-      return;
-  }
-}
-
-// ---- Deadlines
-
-Deadline CommCore::next_tick() const {
-  if (Over()) {
-    return survivors_.next_tick();
-  }
-  if (mismatches_.voting()) {
-    return mismatches_.until();  // the verdict of the vote ends all calls
-  }
-  const Deadline next = std::min(inquiry_.next_tick(), survivors_.next_tick());
-  if (inquiry_.busy()) {
-    return next;  // the inquiry about another expired call begins after this one
-  }
-  return std::min({next, open_.FirstDeadline(), runner_.next_tick()});
-}
-
-void CommCore::OnTick(int64_t now_ns) {
-  survivors_.OnTick(now_ns);
-  if (Over()) {
-    return;
-  }
-  if (mismatches_.voting()) {
-    mismatches_.OnTick(now_ns);
-    return;
-  }
-  runner_.OnTick(now_ns);
-  for (size_t i = 0; i < open_.size(); ++i) {
-    if (!open_[i]->inquired && open_[i]->call().options.deadline.Passed(now_ns)) {
-      inquiry_.Expire(open_[i], now_ns);
-      if (ending_.ended()) {
-        return;
-      }
-    }
-  }
-  inquiry_.OnTick(now_ns);
 }
 
 std::optional<int64_t> CommCore::waits_since() const {
   const CallWork* const oldest = open_.Oldest();
   return oldest == nullptr ? std::nullopt : std::optional(oldest->started_ns());
-}
-
-Deadline CommCore::FindOut(HeldUpBy then) {
-  const Deadline by = inquiry_.FindOut(std::move(then));
-  return mismatches_.voting() ? mismatches_.until() : by;
-}
-
-// ---- Ends, and the communicator that follows
-
-void CommCore::TellOfFailure() {
-  FlightLog::Get().OnFailure(*this);
-  for (const std::weak_ptr<Tie>& one : end_too_) {
-    const std::shared_ptr<Tie> tie = one.lock();
-    if (const std::shared_ptr<CommCore> part = tie == nullptr ? nullptr : tie->lock()) {
-      part->ending_.EndLike(ending_);
-    }
-  }
-}
-
-std::shared_ptr<CommCore> CommCore::MakeNext(const std::string& name,
-                                             const std::vector<std::pair<int, Context>>& members) {
-  auto next = MakeFrom(*this, name, config_.generation + 1, members);
-  next->Open();
-  return next;
-}
-
-void CommCore::GiveUp(CommCore& next, absl::string_view why) {
-  next.ending_.EndHere(
-      absl::AbortedError(absl::StrCat(next.config_.name, ": rank ", next.rank(), " ", why)),
-      /*leaves=*/true);
 }
 
 }  // namespace entrain

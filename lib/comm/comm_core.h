@@ -1,9 +1,11 @@
 // The core of a communicator. The core owns the parts of the communicator, starts its calls, receives the
 // engine's events (control messages and early messages of the members, lost paths, timers), and passes
-// each to the part that handles it: the open calls, the inquiry, the vote, the agreements on the remaining
-// ranks, the end. The parts ask it back through CommShell alone. Each part is built after the parts that
-// it refers to. The user's handle, the engine and the works share the core. A core may exist after Engine::Shutdown has destroyed the endpoints. After that the
-// core does not use the endpoints.
+// each to the part that handles it. The parts that decide about failures (the inquiry, the answers, the
+// vote, the agreements on the remaining ranks, the end) are without I/O and clock: after each event the
+// core does what they have decided, before the event returns. The parts on the path of a call ask the
+// core through CommShell. Each part is built after the parts that it refers to. The user's handle, the
+// engine and the works share the core. A core may exist after Engine::Shutdown has destroyed the
+// endpoints. After that the core does not use the endpoints.
 //
 // Thread safety: any thread, except for functions marked [driver] (lib/engine/driver_seat.h).
 #pragma once
@@ -26,7 +28,6 @@
 #include "lib/comm/flight_dump.h"
 #include "lib/comm/flight_recorder.h"
 #include "lib/comm/inquiry.h"
-#include "lib/comm/member_report.h"
 #include "lib/comm/mismatch.h"
 #include "lib/comm/open_calls.h"
 #include "lib/comm/packed_call.h"
@@ -38,6 +39,28 @@
 namespace entrain {
 
 class CommCore;
+
+// One call of entrain_comm_agree or entrain_comm_shrink on this rank.
+class SurvivorWork final : public Work {
+ public:
+  SurvivorWork(Engine& engine, std::string comm, Survivors::Kind kind);
+  ~SurvivorWork() override;
+
+  WorkInfo Info() const override;
+  // Results. Valid after the work is over. flag: the AND of all ranks' flags. TakeNext: the
+  // communicator that a shrink has made.
+  uint32_t flag() const { return flag_; }
+  std::shared_ptr<CommCore> TakeNext() { return std::move(next_); }
+
+ private:
+  friend class CommCore;
+
+  const std::string comm_;
+  const Survivors::Kind kind_;
+  const int64_t started_ns_;
+  uint32_t flag_ = 0;
+  std::shared_ptr<CommCore> next_;
+};
 
 // Returns the two lines of Planner::Explain, and then the text of Endpoint::Explain of each
 // endpoint. Equal texts appear once.
@@ -67,9 +90,17 @@ class CommCore final : public ContextOwner,
   // Returns the object that gives calls their numbers, their plans and their default timeout.
   CallFunnel& funnel() { return funnel_; }
   const CallFunnel& funnel() const { return funnel_; }
-  // Returns the object that ends the communicator and has its final status.
-  Ending& ending() { return ending_; }
-  const Ending& ending() const { return ending_; }
+  // Returns the status with which the communicator has ended.
+  const CommEnd& end() const { return ending_.end(); }
+  // Ends the communicator on all ranks at the caller's request. Does not wait.
+  void Abort(absl::string_view reason);
+  // Ends the communicator on all ranks because of an error on this rank. Does not wait. `leaves`:
+  // the user also releases the communicator.
+  void EndHere(const absl::Status& why, bool leaves);
+  void EndHere(const absl::Status& why) override { EndHere(why, /*leaves=*/false); }
+  // Ends the communicator on all ranks because of an error outside this communicator. Returns after
+  // it has told the other ranks.
+  void EndWith(const absl::Status& why);
   // While the returned object exists, an end of this communicator with an error also ends `part`.
   // If this communicator has ended already, ends `part` at once.
   [[nodiscard]] std::shared_ptr<void> EndToo(const std::shared_ptr<CommCore>& part);
@@ -106,7 +137,9 @@ class CommCore final : public ContextOwner,
   // [driver] Returns the part of a flight dump that must be collected on the driver.
   FlightLook flight_look() const;
   // What a packed call uses of this communicator.
-  PackedCall::Parts packed_parts() { return {Keep(), engine_, config_, pool_, funnel_, ending_}; }
+  PackedCall::Parts packed_parts() {
+    return {Keep(), engine_, config_, pool_, funnel_, ending_.end()};
+  }
   // Returns the name of the transport to a member, or "self" for this rank itself.
   absl::string_view transport_to(int rank) const;
   // Blocks until all calls started so far are over. Returns false if a call is not over at
@@ -139,22 +172,36 @@ class CommCore final : public ContextOwner,
   }
   void StartWork(CallWork* work) override { runner_.StartWork(work); }
   void NeedAttention() override;
-  void NeedFlush() override { engine_.seat().NeedFlush(); }
-  bool left(int rank) const override { return inquiry_.left(rank); }
-  bool SaysNothing(int rank) const override;
-  absl::Status CauseOf(int rank) const override;
-  int64_t silence_ns() const override { return inquiry_.silence_ns(); }
-  void Fail(const absl::Status& why) override { ending_.Fail(why); }
-  void Disagree(CallId call, uint64_t sequence, const Vote::Result& votes) override;
-  void EndAsStale(const absl::Status& why) override { ending_.EndAsStale(why); }
-  void EndCalls(const absl::Status& why) override;
-  std::shared_ptr<CommCore> MakeNext(const std::string& name,
-                                     const std::vector<std::pair<int, Context>>& members) override;
-  void GiveUp(CommCore& next, absl::string_view why) override;
+  void Fail(const absl::Status& why) override;
 
   // Returns true if the communicator has ended. After the end, only agreements on the remaining
   // ranks run.
-  bool Over() const { return !engine_.Accepts(config_.context); }
+  bool Over() const { return ending_.over(); }
+  // Ends the communicator on all ranks because `parent` has ended. Does not wait.
+  void EndLike(const CommCore& parent);
+  // Makes the driver end the communicator soon, with the error that was set. `leaves`: it also says
+  // farewell.
+  void EndSoon(bool leaves);
+  // [driver] Does what Ending has decided.
+  void Perform(const Ending::End& end);
+  void SayFarewell(absl::string_view what);
+  // [driver] Does what follows from the events of the inquiry. Must be called after each of them.
+  void PerformInquiry();
+  // [driver] Sends the answer to a query. If this rank waits in a call of another communicator, asks
+  // that communicator for the reason, and sends a second answer when the reason is known.
+  void AnswerTo(int rank, const Query& query);
+  void SendAnswer(int rank, const Query& query, const Respondent::Reply& reply);
+  // Makes the driver flush sent messages to the peers before the thread stops being the driver.
+  void NeedFlush() { engine_.seat().NeedFlush(); }
+  // [driver] Does what the vote about a mismatch needs next.
+  void AttendVote();
+  // [driver] Does what the agreement on the remaining ranks has decided. Must be called after each of
+  // its events.
+  void PerformAgreement();
+  // [driver] Starts the call of a work, or finishes the work with an error.
+  void StartAgreement(const RefPtr<SurvivorWork>& work, SurvivorCall call);
+  // [driver] At the first use of SurvivorCalls, tells it what this rank knows of the members.
+  void BeginAgreement();
   // Requests a flight dump, and ends the parts that end with this communicator.
   void TellOfFailure();
 
@@ -175,10 +222,13 @@ class CommCore final : public ContextOwner,
   CallFunnel funnel_;
   Mismatches mismatches_;  // [driver]
   Inquiry inquiry_;
-  Respondent respondent_;    // [driver]
-  SurvivorCalls survivors_;  // [driver]
+  Respondent respondent_;           // [driver]
+  SurvivorCalls survivors_;         // [driver]
+  RefPtr<SurvivorWork> agreeing_;   // [driver] the call under way; null: none
+  std::shared_ptr<CommCore> next_;  // [driver] made by a shrink, and not taken yet
   CallRunner runner_;
-  int64_t opened_ns_ = 0;                    // [driver]
+  // [driver] Other communicators that wait for what the inquiry finds out.
+  std::vector<HeldUpBy> those_who_asked_;
   bool attending_ = false;                   // [driver]
   using Tie = std::weak_ptr<CommCore>;       // to a communicator that ends too
   std::vector<std::weak_ptr<Tie>> end_too_;  // [driver]

@@ -1,26 +1,45 @@
-// What the parts of a communicator ask of it. A part decides and works by itself; what concerns other
-// parts it asks here. CommCore implements the interface and owns the parts, so a part can call it at any
-// time. There is no other upcall inside lib/comm.
+// What a call gets before it starts, and what the parts on its path ask of the communicator (CommShell).
+// CommCore implements the interface and owns the parts, so a part can call it at any time. There is no
+// other upcall inside lib/comm: the parts that decide about failures return what has to be done.
 //
-// Thread safety: Keep and Submit: any thread. All others are [driver].
+// Thread safety: Keep, Submit and EndHere: any thread. All others are [driver].
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 
-#include "lib/comm/admitted.h"
-#include "lib/comm/vote.h"
-#include "lib/engine/engine.h"
+#include "lib/base/call.h"
+#include "lib/engine/inline_call.h"
+#include "lib/engine/plan.h"
+#include "lib/engine/work.h"
+#include "lib/memory/buffer.h"
 
 namespace entrain {
 
 class CallWork;
-class CommCore;
+struct PartGroup;
+
+// From CallFunnel.
+struct Admitted {
+  std::shared_ptr<const Plan> plan;
+  OwnedBuffer scratch;
+  Wiring wiring;
+  // True: the call has no number yet, and must wait for its number in a line of CallFunnel.
+  bool waits = false;
+};
+
+// The properties of a call, without those that CallFunnel adds.
+struct CallBegin {
+  Call call;
+  // If the input is not in the caller's buffer, the buffer to which the call's input points.
+  OwnedBuffer staged = {};
+  Progress from = {};  // the progress that the inline path has made
+  int64_t started_ns = 0;
+  RefPtr<Work> whole = {};           // the work of which this call is a part, or null
+  const PartGroup* among = nullptr;  // the ranks that exchange the call; null: all ranks
+};
 
 class CommShell {
  public:
@@ -34,40 +53,14 @@ class CommShell {
   virtual RefPtr<CallWork> Submit(Admitted admitted, CallBegin begin) = 0;
   // Starts the call of a work. Its job calls this function.
   virtual void StartWork(CallWork* work) = 0;
-  // Requests that the driver look soon at calls that are ready, and at the vote.
+  // Requests that the driver look soon at calls that are ready, the vote and the inquiry.
   virtual void NeedAttention() = 0;
-  // Makes the driver flush sent messages to the peers before the thread stops being the driver.
-  virtual void NeedFlush() = 0;
-
-  // ---- Members
-  // Returns true if the member has left by itself, that is, has destroyed its communicator.
-  virtual bool left(int rank) const = 0;
-  // Returns true if the rank has left or its path is lost, so that it sends nothing any more.
-  virtual bool SaysNothing(int rank) const = 0;
-  // Returns the status with which the member's process has reported the end of one of its
-  // communicators. Reports from before this communicator was opened do not count. OK: no report.
-  virtual absl::Status CauseOf(int rank) const = 0;
-  // See Inquiry::SetSilence.
-  virtual int64_t silence_ns() const = 0;
 
   // ---- Ends
-  // Ends the communicator.
+  // Ends the communicator on all ranks because of an error on this rank. Does not wait.
+  virtual void EndHere(const absl::Status& why) = 0;
+  // Ends the communicator. When Fail returns, no peer reads or writes a buffer of its calls.
   virtual void Fail(const absl::Status& why) = 0;
-  // Ends the communicator because the calls of the ranks do not match. `sequence`: the number of
-  // this rank's call.
-  virtual void Disagree(CallId call, uint64_t sequence, const Vote::Result& votes) = 0;
-  // Ends the communicator because the other ranks go on without this rank.
-  virtual void EndAsStale(const absl::Status& why) = 0;
-  // Ends all open calls, inquiries and votes. The communicator has ended.
-  virtual void EndCalls(const absl::Status& why) = 0;
-
-  // ---- The communicator that follows
-  // Makes and opens the communicator of these ranks. `members`: the ranks, each with its context
-  // number in the new communicator.
-  virtual std::shared_ptr<CommCore> MakeNext(
-      const std::string& name, const std::vector<std::pair<int, Context>>& members) = 0;
-  // Ends a communicator from MakeNext that nobody takes. `why`: a phrase for its error.
-  virtual void GiveUp(CommCore& next, absl::string_view why) = 0;
 };
 
 }  // namespace entrain

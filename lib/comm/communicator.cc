@@ -38,8 +38,8 @@ Communicator::~Communicator() {
   absl::MutexLock lock(&device_mutex_);
   const size_t open = device_calls_ == nullptr ? 0 : device_calls_->open().size();
   if (open > 0) {
-    core_->ending().Abort(absl::StrCat("it destroyed the communicator with ", open,
-                                       " unfinished calls on device memory"));
+    core_->Abort(absl::StrCat("it destroyed the communicator with ", open,
+                              " unfinished calls on device memory"));
   }
   core_->engine().seat().RunInDriver([this] { core_->Leave("destroyed the communicator"); });
   if (device_calls_ != nullptr) {
@@ -285,10 +285,10 @@ std::vector<MemberReport> Communicator::Members() const {
 }
 
 void Communicator::Abort(absl::string_view reason) {
-  core_->ending().Abort(reason);
+  core_->Abort(reason);
 }
 void Communicator::EndWith(const absl::Status& why) {
-  core_->ending().EndWith(why);
+  core_->EndWith(why);
 }
 void Communicator::LeaveWith(const absl::Status& why) {
   EndWith(why);
@@ -307,10 +307,10 @@ void Communicator::NoteFunction(const void* who, absl::string_view name) {
   runtime_->engine().functions().Note(who, name);
 }
 absl::Status Communicator::status() const {
-  return core_->ending().status();
+  return core_->end().status();
 }
 bool Communicator::ended_here() const {
-  return core_->ending().end().here();
+  return core_->end().here();
 }
 bool Communicator::Drain(Deadline give_up) {
   std::vector<RefPtr<Work>> works;

@@ -23,7 +23,7 @@
 #include "lib/base/cpu_share.h"
 #include "lib/comm/call_key.h"
 #include "lib/comm/comm_stats.h"
-#include "lib/comm/member_report.h"
+#include "lib/comm/peers.h"
 #include "lib/comm/topology.h"
 #include "lib/engine/work.h"
 

@@ -232,7 +232,7 @@ absl::Status MeetAll(CommCore& core, const std::string& host_id, const CallOptio
         // error with such a code. So change the code first.
         told = WithBlame(absl::Status(FailureWords::CodeHere(failed), failed.message()), blame);
       }
-      core.ending().EndWith(told);
+      core.EndWith(told);
       work->Wait(Deadline::Never());  // EndWith has ended the call
       return failed;
     }

@@ -13,8 +13,8 @@
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "lib/comm/call_work.h"
+#include "lib/comm/mismatch.h"
 #include "lib/comm/peers.h"
-#include "lib/comm/vote.h"
 
 namespace entrain {
 

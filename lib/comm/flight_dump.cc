@@ -198,7 +198,7 @@ FlightComm Describe(const CommCore& core, const FlightLook& look) {
   // A process never uses a context number twice. All members know the context number of the first
   // member.
   comm.id = absl::StrCat(comm.members[0].process, "-", config.members[0].context);
-  comm.ended = core.ending().status();
+  comm.ended = core.end().status();
   comm.driver_answers = look.answered;
   comm.started = core.funnel().counts();
   comm.submitted = core.flight().submitted();

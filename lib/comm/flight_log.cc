@@ -120,7 +120,7 @@ std::map<const CommCore*, FlightLook> LookAt(const std::vector<std::shared_ptr<C
   std::map<const CommCore*, FlightLook> looks;
   std::map<Engine*, std::vector<std::shared_ptr<CommCore>>> by_engine;
   for (const auto& core : cores) {
-    if (core->ending().ended()) {
+    if (core->end().ended()) {
       looks[core.get()].answered = true;  // an ended communicator has no open calls
     } else {
       by_engine[&core->engine()].push_back(core);

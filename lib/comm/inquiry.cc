@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "lib/base/log.h"
 #include "lib/base/text.h"
 
 namespace entrain {
@@ -20,16 +19,14 @@ constexpr int64_t kLongestMoreNs = 2 * kSecond;
 
 }  // namespace
 
-Inquiry::Inquiry(CommShell& shell, const Peers& peers, const CallFunnel& funnel,
-                 const OpenCalls& open, const FailureWords& words, const Clock& clock,
-                 int64_t silence_ns)
-    : shell_(shell),
-      peers_(peers),
+Inquiry::Inquiry(const Peers& peers, const CallFunnel& funnel, const OpenCalls& open,
+                 const FailureWords& words, const Causes& causes, int64_t silence_ns)
+    : peers_(peers),
       funnel_(funnel),
       open_(open),
       words_(words),
-      clock_(clock),
-      membership_(peers.rank(), peers.size()),
+      causes_(causes),
+      decision_(peers.rank(), peers.size()),
       excuses_(static_cast<size_t>(peers.size())),
       instead_(static_cast<size_t>(peers.size()), CallFunnel::kPing),
       refusals_(static_cast<size_t>(peers.size())),
@@ -40,7 +37,7 @@ Inquiry::Inquiry(CommShell& shell, const Peers& peers, const CallFunnel& funnel,
 // ---- Silence
 
 bool Inquiry::Watches(int rank) const {
-  return peers_.endpoint(rank) != nullptr && !membership_.left(rank) && peers_.member(rank).answers;
+  return peers_.endpoint(rank) != nullptr && !decision_.left(rank) && peers_.member(rank).answers;
 }
 
 bool Inquiry::TakeReceived(int rank) {
@@ -68,15 +65,14 @@ void Inquiry::Tell(const CallWork& work) {
   int last = peers_.rank();
   for (const int step : {1, peers_.size() - 1}) {
     int r = (peers_.rank() + step) % peers_.size();
-    while (r != peers_.rank() && membership_.left(r)) {
+    while (r != peers_.rank() && decision_.left(r)) {
       r = (r + step) % peers_.size();
     }
     if (r != peers_.rank() && r != last) {
-      SendQuery(r, kNoNonce, Asked::kCollective, call, work.call().descriptor());
+      AskOne(r, {kNoNonce, Asked::kCollective, call, work.call().descriptor()});
       last = r;
     }
   }
-  shell_.NeedFlush();
 }
 
 CallWork* Inquiry::Unwarned() const {
@@ -117,7 +113,7 @@ void Inquiry::Watch(int64_t now_ns) {
   if (CallWork* const unwarned = Unwarned();
       unwarned != nullptr && now_ns - unwarned->started_ns() >= kWarnNs) {
     warned_ns_ = unwarned->started_ns();
-    warns_ = Ask(unwarned, now_ns, Membership::kAnswerToOthersNs);
+    warns_ = Ask(unwarned, now_ns, BlameDecision::kAnswerToOthersNs);
   }
   const int64_t allowed = silence_ns();
   const CallWork* const oldest = allowed > 0 ? open_.Oldest() : nullptr;
@@ -144,26 +140,24 @@ void Inquiry::Watch(int64_t now_ns) {
       silent.push_back(r);
     }
     if (asks) {
-      SendQuery(r, kNoNonce, Asked::kCollective, CallFunnel::kPing, Descriptor());
+      AskOne(r, {kNoNonce, Asked::kCollective, CallFunnel::kPing, Descriptor()});
     }
   }
   if (!silent.empty()) {
-    shell_.Fail(words_.Silent(*oldest, silent, allowed, now_ns));
-  } else if (asks) {
-    shell_.NeedFlush();
+    End(words_.Silent(*oldest, silent, allowed, now_ns));
   }
 }
 
 // ---- Questions
 
 bool Inquiry::AsksForOthers() const {
-  return membership_.inquiring() && asked_ != nullptr && !asked_->inquired;
+  return decision_.inquiring() && asked_ != nullptr && !asked_->inquired;
 }
 
 void Inquiry::Expire(CallWork* work, int64_t now_ns) {
   if (const Running running = open_.HeldUpByFunction(*work, now_ns); running.work != nullptr) {
     // This rank knows the reason, so it need not ask the other ranks.
-    shell_.Fail(words_.TimedOut(*work, words_.FindingOf(running, now_ns), now_ns));
+    End(words_.TimedOut(*work, words_.FindingOf(running, now_ns), now_ns));
     return;
   }
   // Only one inquiry runs at a time. The running one may be:
@@ -171,9 +165,9 @@ void Inquiry::Expire(CallWork* work, int64_t now_ns) {
   //   for callers of FindOut, about another call: it is stopped here
   //   for callers of FindOut, about this call: this rank uses its answer
   if (AsksForOthers() && work != asked_) {
-    membership_.OnFinished();
+    decision_.OnFinished();
   }
-  work->inquired = work == asked_ || Ask(work, now_ns, Membership::kAnswerNs);
+  work->inquired = work == asked_ || Ask(work, now_ns, BlameDecision::kAnswerNs);
 }
 
 bool Inquiry::Ask(CallWork* work, int64_t now_ns, int64_t answer_ns) {
@@ -182,7 +176,7 @@ bool Inquiry::Ask(CallWork* work, int64_t now_ns, int64_t answer_ns) {
   // kPing, which tests whether they answer. A receive in a line (call_funnel.h) has no number yet.
   // Its query to each peer names the peer's next message. This is correct, because no message has
   // come for an earlier receive of the line.
-  const auto query = membership_.OnExpired(
+  const auto query = decision_.OnExpired(
       wiring.point_to_point ? CallFunnel::kPing : CallId{wiring.user_tag, wiring.call_number},
       now_ns, answer_ns + 2 * peers_.SlowestRoundTrip());
   if (!query) {
@@ -192,7 +186,7 @@ bool Inquiry::Ask(CallWork* work, int64_t now_ns, int64_t answer_ns) {
   const Descriptor mine = work->call().descriptor();
   for (int r = 0; r < peers_.size(); ++r) {
     Endpoint* const endpoint = peers_.endpoint(r);
-    if (endpoint == nullptr || membership_.left(r)) {
+    if (endpoint == nullptr || decision_.left(r)) {
       continue;
     }
     const bool peer = wiring.point_to_point && (r == work->peer() || work->peer() < 0);
@@ -201,30 +195,20 @@ bool Inquiry::Ask(CallWork* work, int64_t now_ns, int64_t answer_ns) {
                                                                : Asked::kSend;
     const CallId about = peer ? funnel_.CallIdWith(*work, r) : query->call;
     TakeReceived(r);
-    SendQuery(r, query->nonce, asked, about, mine);
+    AskOne(r, {query->nonce, asked, about, mine});
   }
-  shell_.NeedFlush();
   return true;
 }
 
-void Inquiry::SendQuery(int rank, uint32_t nonce, Asked asked, CallId about,
-                        const Descriptor& mine) {
-  Writer query;
-  query.Put(nonce).Put(asked).Put(about.user_tag).Put(about.number);
-  query.PutRaw(&mine, sizeof(mine));
-  peers_.SendSoon(rank, ControlKind::kQuery, query.text());
-}
-
-Deadline Inquiry::FindOut(HeldUpBy then) {
-  those_who_asked_.push_back(std::move(then));
-  if (!membership_.inquiring() && !open_.empty()) {
-    Ask(open_.Oldest(), clock_.Now(), Membership::kAnswerToOthersNs);
+Deadline Inquiry::FindOut(int64_t now_ns) {
+  if (!decision_.inquiring() && !open_.empty()) {
+    Ask(open_.Oldest(), now_ns, BlameDecision::kAnswerToOthersNs);
   }
-  return membership_.until();
+  return decision_.until();
 }
 
-bool Inquiry::OnAnswer(const Endpoint& from, int rank, Reader& reader) {
-  using Answer = Membership::Answer;
+bool Inquiry::OnAnswer(int rank, Reader& reader, int64_t now_ns) {
+  using Answer = BlameDecision::Answer;
   const auto nonce = reader.Get<uint32_t>();
   auto answer = reader.Get<Answer>();
   const auto more_ns = reader.Get<int64_t>();
@@ -237,83 +221,77 @@ bool Inquiry::OnAnswer(const Endpoint& from, int rank, Reader& reader) {
   if (answer == Answer::kExcused && excuse->ok()) {
     answer = Answer::kAbsent;
   }
-  const int64_t now = clock_.Now();
   Deadline more_by{0};
   if (answer == Answer::kElsewhere) {
-    more_by = {now + std::clamp<int64_t>(more_ns, 0, kLongestMoreNs) + from.round_trip_ns() +
-               kSlackNs};
+    more_by = {now_ns + std::clamp<int64_t>(more_ns, 0, kLongestMoreNs) +
+               peers_.endpoint(rank)->round_trip_ns() + kSlackNs};
   }
-  if (!membership_.OnAnswer(rank, nonce, answer, more_by)) {
+  if (!decision_.OnAnswer(rank, nonce, answer, more_by)) {
     return false;
   }
   excuses_[static_cast<size_t>(rank)] = *excuse;
   instead_[static_cast<size_t>(rank)] = instead;
-  return membership_.next_tick().Passed(now);
+  return decision_.next_tick().Passed(now_ns);
 }
 
-void Inquiry::OnFinished(const CallWork* work) {
-  if (work == asked_) {
-    asked_ = nullptr;
-    warns_ = false;
-    membership_.OnFinished();
-    TellThoseWhoAsked(absl::OkStatus());
+bool Inquiry::OnFinished(const CallWork* work) {
+  if (work != asked_) {
+    return false;
   }
+  asked_ = nullptr;
+  warns_ = false;
+  decision_.OnFinished();
+  Found(absl::OkStatus());
+  return true;
 }
 
 void Inquiry::Stop(const absl::Status& why) {
   asked_ = nullptr;
   warns_ = false;
-  TellThoseWhoAsked(why);
+  Found(why);
 }
 
 // ---- Verdicts
 
 void Inquiry::OnTick(int64_t now_ns) {
-  if (membership_.inquiring() && membership_.until().Passed(now_ns)) {
+  if (decision_.inquiring() && decision_.until().Passed(now_ns)) {
     for (int r = 0; r < peers_.size(); ++r) {
       if (Watches(r) && TakeReceived(r)) {
-        membership_.OnBytes(r);
+        decision_.OnBytes(r);
       }
     }
   }
-  if (const auto verdict = membership_.OnTick(now_ns)) {
+  if (const auto verdict = decision_.OnTick(now_ns)) {
     TakeVerdict(*verdict, now_ns);
   } else if (NextWatch().Passed(now_ns)) {
     Watch(now_ns);
   }
 }
 
-void Inquiry::OnLost(int rank, const absl::Status& why) {
-  if (!membership_.losing()) {
+void Inquiry::OnLost(int rank, const absl::Status& why, int64_t now_ns) {
+  if (!decision_.losing()) {
     lost_why_ = why;
   }
   // If the peer has already reported an error, no better reason will come, so do not wait.
-  const bool told = !shell_.CauseOf(rank).ok();
-  membership_.OnLost(rank, clock_.Now(),
-                     told ? 0 : Membership::kGraceNs + peers_.SlowestRoundTrip());
+  const bool told = !CauseOf(rank).ok();
+  decision_.OnLost(rank, now_ns, told ? 0 : BlameDecision::kGraceNs + peers_.SlowestRoundTrip());
 }
 
-void Inquiry::TellThoseWhoAsked(const absl::Status& why) {
-  for (HeldUpBy& tell : std::exchange(those_who_asked_, {})) {
-    tell(why);
-  }
-}
-
-void Inquiry::Warn(const CallWork& work, const Finding& finding) {
+void Inquiry::Warn(const CallWork& work, const Finding& finding, int64_t now_ns) {
   const auto member = static_cast<size_t>(finding.awaited);
   if (finding.awaited < 0 || instead_[member] == CallFunnel::kPing ||
       funnel_.HasMade(finding.awaited, Asked::kCollective, instead_[member])) {
     return;
   }
-  ENTRAIN_LOG(kWarning, "rank ", peers_.rank(), " has waited ",
-              (clock_.Now() - work.started_ns()) / kSecond,
-              " s: ", words_.HeldUp(work, finding).message(),
-              ". If no thread makes the missing call, both wait until a deadline");
+  Todo().warning =
+      absl::StrCat("rank ", peers_.rank(), " has waited ", (now_ns - work.started_ns()) / kSecond,
+                   " s: ", words_.HeldUp(work, finding).message(),
+                   ". If no thread makes the missing call, both wait until a deadline");
 }
 
-void Inquiry::TakeVerdict(const Membership::Verdict& verdict, int64_t now_ns) {
+void Inquiry::TakeVerdict(const BlameDecision::Verdict& verdict, int64_t now_ns) {
   if (verdict.lost) {
-    shell_.Fail(Loss(verdict.guilty, lost_why_));
+    End(Loss(verdict.guilty, lost_why_));
     return;
   }
   CallWork* const work = std::exchange(asked_, nullptr);
@@ -321,26 +299,27 @@ void Inquiry::TakeVerdict(const Membership::Verdict& verdict, int64_t now_ns) {
   if (work == nullptr) {
     return;
   }
-  Finding finding = FindingOf(*work, verdict);
+  Finding finding = FindingOf(*work, verdict, now_ns);
   if (work->inquired) {
     finding.blame.late.assign(verdict.late.begin(), verdict.late.end());
     finding.blame.late_ranks = static_cast<int32_t>(verdict.late.size());
-    shell_.Fail(words_.TimedOut(*work, finding, now_ns));
+    End(words_.TimedOut(*work, finding, now_ns));
   } else {
     if (warns) {
-      Warn(*work, finding);
+      Warn(*work, finding, now_ns);
     }
-    TellThoseWhoAsked(finding.awaited < 0 ? absl::OkStatus() : words_.HeldUp(*work, finding));
+    Found(finding.awaited < 0 ? absl::OkStatus() : words_.HeldUp(*work, finding));
   }
 }
 
-Finding Inquiry::FindingOf(const CallWork& work, const Membership::Verdict& verdict) const {
-  using Answer = Membership::Answer;
+Finding Inquiry::FindingOf(const CallWork& work, const BlameDecision::Verdict& verdict,
+                           int64_t now_ns) const {
+  using Answer = BlameDecision::Answer;
   Finding finding{verdict.guilty, verdict.reason,
                   words_.BlameFor(&work, verdict.guilty, Phase::kTransfer)};
   const bool message = work.wiring().point_to_point;
   if (verdict.guilty < 0) {
-    return FindingOfNobody(work, std::move(finding));
+    return FindingOfNobody(work, std::move(finding), now_ns);
   }
   const bool answers = verdict.answer != Answer::kNone;
   const bool from_any = message && work.peer() < 0 && peers_.size() > 2;
@@ -359,7 +338,7 @@ Finding Inquiry::FindingOf(const CallWork& work, const Membership::Verdict& verd
   const absl::Status excuse =
       verdict.answer == Answer::kExcused
           ? excuses_[member]
-          : (membership_.left(verdict.guilty) ? shell_.CauseOf(verdict.guilty) : absl::OkStatus());
+          : (decision_.left(verdict.guilty) ? CauseOf(verdict.guilty) : absl::OkStatus());
   if (!excuse.ok()) {
     absl::StrAppend(&finding.reason, ": ", excuse.message());
     finding.blame = words_.WithCall(words_.BlameHere(excuse), work);
@@ -375,15 +354,14 @@ Finding Inquiry::FindingOf(const CallWork& work, const Membership::Verdict& verd
   return finding;
 }
 
-Finding Inquiry::FindingOfNobody(const CallWork& work, Finding finding) const {
-  const int64_t now = clock_.Now();
-  if (const Running running = open_.HeldUpByFunction(work, now); running.work != nullptr) {
-    return words_.FindingOf(running, now);
+Finding Inquiry::FindingOfNobody(const CallWork& work, Finding finding, int64_t now_ns) const {
+  if (const Running running = open_.HeldUpByFunction(work, now_ns); running.work != nullptr) {
+    return words_.FindingOf(running, now_ns);
   }
   // All ranks have started the call. A member may still be in a function of its caller.
   for (int r = 0; r < peers_.size(); ++r) {
     const absl::Status& excuse = excuses_[static_cast<size_t>(r)];
-    if (r != peers_.rank() && !membership_.left(r) && !excuse.ok()) {
+    if (r != peers_.rank() && !decision_.left(r) && !excuse.ok()) {
       return {r, std::string(excuse.message()), words_.BlameFor(&work, r, Phase::kReduce)};
     }
   }
@@ -396,7 +374,7 @@ Finding Inquiry::FindingOfNobody(const CallWork& work, Finding finding) const {
 absl::Status Inquiry::Loss(int rank, const absl::Status& path) const {
   const Refusal& refusal = refusals_[static_cast<size_t>(rank)];
   return words_.Loss(rank, path, open_.first(), IsDue(rank, refusal) ? refusal.why : "",
-                     shell_.CauseOf(rank));
+                     CauseOf(rank));
 }
 
 // ---- Calls that members could not start

@@ -1,6 +1,9 @@
 // Finds the rank to blame in three cases: the deadline of a call has passed, the path to a member is
 // lost, or a member is silent. In the first two cases Inquiry asks the members and keeps their
-// answers, and Membership decides. Inquiry then reports the verdict in an error.
+// answers, and BlameDecision decides. Inquiry then writes the verdict in an error.
+//
+// Inquiry reads the open calls and what is known of the members, but it is without I/O and clock, and
+// calls nobody: methods take events and the time, and CommCore does what follows from them (Effects).
 //
 // Silence (SetSilence): while a call of this rank is open, this rank asks all members in each
 // quarter of the allowed silence whether they answer at all. The library of a member answers, even
@@ -24,70 +27,89 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
+#include "lib/comm/blame.h"
 #include "lib/comm/call_funnel.h"
-#include "lib/comm/comm_shell.h"
 #include "lib/comm/failure_words.h"
-#include "lib/comm/membership.h"
 #include "lib/comm/open_calls.h"
 #include "lib/comm/peer_silence.h"
 #include "lib/comm/peers.h"
+#include "lib/comm/respondent.h"
+#include "lib/engine/causes.h"
 
 namespace entrain {
 
 class Inquiry {
  public:
   static constexpr int64_t kCompareNs = kSecond, kWarnNs = 5 * kSecond;
-  // See ContextOwner::FindOut.
-  using HeldUpBy = absl::AnyInvocable<void(const absl::Status& why)>;
+  // What the driver must do after an event, in this order.
+  struct Effects {
+    struct Question {
+      int to;
+      std::string text;  // a Query
+    };
+    std::vector<Question> questions;  // send them, before data
+    std::string warning;              // log it; empty: none
+    absl::Status end;                 // not OK: end the communicator with it
+    // Give this status to all callers of ContextOwner::FindOut that wait for it.
+    std::optional<absl::Status> found;
+  };
 
   // All arguments must exist during every call of a member function. The destructor does not use
-  // them.
-  Inquiry(CommShell& shell, const Peers& peers, const CallFunnel& funnel, const OpenCalls& open,
-          const FailureWords& words, const Clock& clock, int64_t silence_ns = 0);
+  // them. `causes`: the failures that the members' processes have reported.
+  Inquiry(const Peers& peers, const CallFunnel& funnel, const OpenCalls& open,
+          const FailureWords& words, const Causes& causes, int64_t silence_ns = 0);
+  // Must be called when the communicator is opened. Reports from before do not count.
+  void Opened(int64_t now_ns) { opened_ns_ = now_ns; }
+
+  // Must be called after each event if it has effects.
+  bool has_effects() const { return has_effects_; }
+  Effects TakeEffects() {
+    has_effects_ = false;
+    return std::exchange(todo_, {});
+  }
 
   // ---- Silence
   // Sets the time for which a member may be silent, beside two round trips of the slowest path. 0:
   // for any time; only deadlines end calls.
   void SetSilence(int64_t silence_ns) { silence_ns_.store(silence_ns, std::memory_order_relaxed); }
   int64_t silence_ns() const { return silence_ns_.load(std::memory_order_relaxed); }
-  // Must be called when a message of the member has come.
-  void OnHeard(int rank) {
-    if (watched_since_ns_ != 0) {
-      silence_.OnHeard(rank, clock_.Now());
-    }
-  }
+  // Returns true while members are watched for their silence. OnHeard must then be called when a
+  // message of a member has come.
+  bool watching() const { return watched_since_ns_ != 0; }
+  void OnHeard(int rank, int64_t now_ns) { silence_.OnHeard(rank, now_ns); }
 
   // ---- Questions
   // Must be called when the call's deadline has passed. If a function of the caller on this rank
   // holds up the call, ends the communicator at once. Otherwise asks all members about the call,
   // unless an inquiry about another expired call is under way.
   void Expire(CallWork* work, int64_t now_ns);
-  // Must be called when a rank waits for this rank in another communicator. Later calls `then` with
+  // Must be called when a rank waits for this rank in another communicator. Effects::found will be
   // the reason why the oldest call of this communicator cannot finish. Returns the latest time of
-  // this call.
-  Deadline FindOut(HeldUpBy then);
+  // that effect.
+  Deadline FindOut(int64_t now_ns);
   // Handles a member's answer. Returns true if OnTick must be called.
-  bool OnAnswer(const Endpoint& from, int rank, Reader& reader);
-  // Must be called when the call has ended without a verdict.
-  void OnFinished(const CallWork* work);
+  bool OnAnswer(int rank, Reader& reader, int64_t now_ns);
+  // Must be called when the call has ended without a verdict. Returns true if this has an effect.
+  bool OnFinished(const CallWork* work);
   // Must be called when the communicator ends because of `why`, before its calls end. Stops the
-  // inquiry, and gives `why` to the callers of FindOut.
+  // inquiry.
   void Stop(const absl::Status& why);
 
   // ---- Members that go
-  bool left(int rank) const { return membership_.left(rank); }
-  void OnLeft(int rank) { membership_.OnLeft(rank); }
+  bool left(int rank) const { return decision_.left(rank); }
+  void OnLeft(int rank) { decision_.OnLeft(rank); }
   // Must be called when the path to a member is lost. The verdict comes after a short delay,
   // because a better reason may arrive.
-  void OnLost(int rank, const absl::Status& why);
+  void OnLost(int rank, const absl::Status& why, int64_t now_ns);
   // Handles a member's message that it could not start a call.
   void OnRefused(int rank, Reader& reader);
   // Returns the status with which the communicator ends after the path to the member was lost.
@@ -96,9 +118,9 @@ class Inquiry {
   // ---- Time
   // Returns true while an inquiry about an expired call of this rank is under way. If another call
   // expires during the inquiry, the inquiry about that call begins afterwards.
-  bool busy() const { return membership_.inquiring() && !AsksForOthers(); }
-  Deadline next_tick() const { return std::min(membership_.next_tick(), NextWatch()); }
-  // If there is a verdict, ends the communicator or answers the callers of FindOut.
+  bool busy() const { return decision_.inquiring() && !AsksForOthers(); }
+  Deadline next_tick() const { return std::min(decision_.next_tick(), NextWatch()); }
+  // If there is a verdict, its effect is the end of the communicator, or the answer to FindOut.
   void OnTick(int64_t now_ns);
 
  private:
@@ -106,7 +128,7 @@ class Inquiry {
   const CallWork* Untold() const;
   // Returns the oldest open collective if this rank has not asked about it for a warning, or null.
   CallWork* Unwarned() const;
-  // Sends the descriptor of the call to the ranks before and after this one.
+  // Tells the ranks before and after this one the descriptor of the call.
   void Tell(const CallWork& work);
   // Returns the time at which Watch has something to do.
   Deadline NextWatch() const;
@@ -117,39 +139,48 @@ class Inquiry {
   bool Watches(int rank) const;
   // Returns true if bytes have come from the member since the last call, and notes their number.
   bool TakeReceived(int rank);
-  void SendQuery(int rank, uint32_t nonce, Asked asked, CallId about, const Descriptor& mine);
+  // Returns the status with which the member's process has reported the end of one of its
+  // communicators. OK: no report.
+  absl::Status CauseOf(int rank) const { return causes_.Of(peers_.endpoint(rank), opened_ns_); }
+  Effects& Todo() {
+    has_effects_ = true;
+    return todo_;
+  }
+  void AskOne(int rank, const Query& query) { Todo().questions.push_back({rank, query.ToText()}); }
+  void End(const absl::Status& why) { Todo().end.Update(why); }
   // Returns true if an inquiry is under way only for callers of FindOut or a warning. The deadline of the call
   // in question has then not passed.
   bool AsksForOthers() const;
   // Asks the members about the call. Returns false if an inquiry about another call is under way.
   bool Ask(CallWork* work, int64_t now_ns, int64_t answer_ns);
-  void TellThoseWhoAsked(const absl::Status& why);
+  // Answers FindOut. The first answer of an event counts.
+  void Found(const absl::Status& why) { Todo().found = todo_.found.value_or(why); }
   // Logs the finding about a call whose deadline has not passed, if a warning was asked for and the
   // awaited member waits in another call.
-  void Warn(const CallWork& work, const Finding& finding);
-  void TakeVerdict(const Membership::Verdict& verdict, int64_t now_ns);
-  Finding FindingOf(const CallWork& work, const Membership::Verdict& verdict) const;
+  void Warn(const CallWork& work, const Finding& finding, int64_t now_ns);
+  void TakeVerdict(const BlameDecision::Verdict& verdict, int64_t now_ns);
+  Finding FindingOf(const CallWork& work, const BlameDecision::Verdict& verdict,
+                    int64_t now_ns) const;
   // Returns the finding for a call that all ranks have started.
-  Finding FindingOfNobody(const CallWork& work, Finding finding) const;
+  Finding FindingOfNobody(const CallWork& work, Finding finding, int64_t now_ns) const;
   // Returns true if the refusal explains why this rank waits: `rank` has refused a call that is
   // open on this rank. If no call is open, returns true if the refused call is a collective that
   // this rank has not started either. Returns false if all open calls are later than the refused
   // call, because `rank` has then made the refused call after all.
   bool IsDue(int rank, const Refusal& refusal) const;
 
-  CommShell& shell_;
   const Peers& peers_;
   const CallFunnel& funnel_;
   const OpenCalls& open_;
   const FailureWords& words_;
-  const Clock& clock_;
-  Membership membership_;
-  absl::Status lost_why_;              // the error of the lost path (Membership::losing)
+  const Causes& causes_;
+  int64_t opened_ns_ = 0;
+  BlameDecision decision_;
+  absl::Status lost_why_;              // the error of the lost path (BlameDecision::losing)
   CallWork* asked_ = nullptr;          // the call of the inquiry
   std::vector<absl::Status> excuses_;  // by rank, from the rank's answer
-  std::vector<CallId> instead_;  // by rank, from its answer: its oldest open collective, or kPing
-  std::vector<HeldUpBy> those_who_asked_;  // callers of FindOut that wait for the verdict
-  std::vector<Refusal> refusals_;          // by rank, the rank's last refusal
+  std::vector<CallId> instead_;    // by rank, from its answer: its oldest open collective, or kPing
+  std::vector<Refusal> refusals_;  // by rank, the rank's last refusal
   std::atomic<int64_t> silence_ns_;
   PeerSilence silence_;
   int64_t warned_ns_ = 0;  // start of the last call about which this rank has asked for a warning
@@ -157,6 +188,8 @@ class Inquiry {
   int64_t told_ns_ = 0;    // start of the last call that Tell has sent
   int64_t watched_since_ns_ = 0;    // start of the oldest call, if it is watched; 0: none is
   std::vector<uint64_t> received_;  // by rank: Endpoint::received when it was last looked at
+  Effects todo_;
+  bool has_effects_ = false;  // most events have none, and each batch of completions asks
 };
 
 }  // namespace entrain

@@ -3,203 +3,173 @@
 #include <algorithm>
 #include <utility>
 
+#include "transports/transport.h"
+
 namespace entrain {
 namespace {
 
-OwnCall OwnCallOf(const Wiring& call, const Descriptor& descriptor) {
-  return {{call.user_tag, call.call_number}, call.sequence, descriptor};
+// Returns true if call `a` is before call `b` in an order that is equal on all ranks. So if ranks
+// begin votes about several calls, all ranks keep the vote about the same call.
+bool IsEarlier(CallId a, CallId b) {
+  const uint32_t behind = (b.number - a.number) & Tag::kCallMask;
+  return a.user_tag != b.user_tag ? a.user_tag < b.user_tag
+                                  : behind != 0 && behind <= Tag::kCallMask / 2;
 }
 
 }  // namespace
 
-// A work that is over when the vote is over. Only the driver may wait for this work, so Finish
-// wakes no thread.
-class Mismatches::EndWork final : public Work {
- public:
-  EndWork() : Work(nullptr) {}
-  void Give() { Finish(absl::OkStatus()); }
-};
+bool Vote::Begin(CallId call, Deadline until) {
+  if (on_ && !IsEarlier(call, call_)) {
+    return false;
+  }
+  on_ = true;
+  call_ = call;
+  until_ = until;
+  std::fill(ballots_.begin(), ballots_.end(), Ballot());
+  return true;
+}
 
-Mismatches::Mismatches(CommShell& shell, const ComparedCalls& open, const Peers& peers,
-                       const Clock& clock)
-    : shell_(shell), open_(open), peers_(peers), clock_(clock), vote_(peers.size()) {}
+void Vote::Cast(int rank, std::optional<Descriptor> called) {
+  Ballot& ballot = ballots_[static_cast<size_t>(rank)];
+  ballot.final = true;
+  if (called) {
+    ballot.called = called;
+  }
+}
 
-Mismatches::~Mismatches() = default;
+void Vote::Witness(int rank, const Descriptor& called) {
+  Ballot& ballot = ballots_[static_cast<size_t>(rank)];
+  if (!ballot.called) {
+    ballot.called = called;
+  }
+}
 
-// ---- Calls of peers and of this rank
+void Vote::OnGone(int rank) {
+  ballots_[static_cast<size_t>(rank)].final = true;
+}
 
-void Mismatches::Compare(const Endpoint& from, CallId call, const Descriptor& theirs) {
-  if (const auto open = open_.OwnCollective(call)) {
-    if (open->descriptor != theirs) {
-      Found(from, theirs, *open);
+bool Vote::Complete() const {
+  return std::all_of(ballots_.begin(), ballots_.end(),
+                     [](const Ballot& ballot) { return ballot.final; });
+}
+
+Vote::Result Vote::Count() const {
+  Result result;
+  for (size_t r = 0; r < ballots_.size(); ++r) {
+    const int rank = static_cast<int>(r);
+    if (!ballots_[r].called) {
+      result.silent.push_back(rank);
+      continue;
     }
-  } else if (const OwnCall* const over = notes_.Hear(from, call, theirs)) {
-    Found(from, theirs, *over);
+    auto& parties = result.parties;
+    const auto same = std::find_if(parties.begin(), parties.end(), [&](const Party& party) {
+      return party.called == *ballots_[r].called;
+    });
+    if (same == parties.end()) {
+      parties.push_back({*ballots_[r].called, {rank}});
+    } else {
+      same->ranks.push_back(rank);
+    }
   }
+  std::stable_sort(result.parties.begin(), result.parties.end(),
+                   [](const Party& a, const Party& b) { return a.ranks.size() > b.ranks.size(); });
+  if (result.parties.size() > 1 &&
+      result.parties[0].ranks.size() > result.parties[1].ranks.size()) {
+    result.guilty = result.parties[1].ranks[0];
+    for (size_t i = 2; i < result.parties.size(); ++i) {
+      result.guilty = std::min(result.guilty, result.parties[i].ranks[0]);
+    }
+  }
+  return result;
 }
 
-void Mismatches::Meet(const Wiring& call, const Descriptor& mine) {
-  if (call.point_to_point) {
-    return;
-  }
-  const OwnCall own = OwnCallOf(call, mine);
-  if (const auto heard = notes_.Meet(own.id, mine)) {
-    Found(*heard->from, heard->descriptor, own);
-  }
-  if (vote_.IsAbout(own.id)) {
-    shell_.NeedAttention();  // this rank can vote now
-  }
+// ---- Mismatches
+
+Deadline Mismatches::Until(int64_t now_ns, int64_t round_trip_ns, Deadline first_deadline) {
+  const Deadline until{now_ns + Vote::kVoteNs + 2 * round_trip_ns};
+  return first_deadline < Deadline::Never()
+             ? std::min(until, {first_deadline.at_ns + Vote::kLateNs})
+             : until;
 }
 
-void Mismatches::NoteOver(const Wiring& call, const Descriptor& mine) {
-  if (!call.point_to_point) {
-    notes_.Over(OwnCallOf(call, mine));
-  }
-}
-
-std::optional<OwnCall> Mismatches::Own(CallId call) const {
-  if (const auto open = open_.OwnCollective(call)) {
-    return open;
-  }
-  const OwnCall* const over = notes_.OwnThatIsOver(call);
-  return over != nullptr ? std::optional(*over) : std::nullopt;
-}
-
-void Mismatches::Found(const Endpoint& from, const Descriptor& theirs, const OwnCall& mine) {
-  Begin(mine.id);
-  if (vote_.IsAbout(mine.id)) {
-    witnessed_ = peers_.RankOf(&from);
-    witnessed_call_ = theirs;
-    vote_.Witness(witnessed_, theirs);
-  }
-}
-
-void Mismatches::FoundBetweenTwo(CallId call, absl::Status why) {
-  between_two_ = std::move(why);
-  Begin(call);
-}
-
-// ---- The vote
-
-void Mismatches::Begin(CallId call) {
-  Deadline until{clock_.Now() + Vote::kVoteNs + 2 * peers_.SlowestRoundTrip()};
-  // If the deadline of a call passes during the vote, the inquiry about the call begins after the
-  // vote. So the vote must end at most kLateNs after the first deadline.
-  if (const Deadline first = open_.FirstDeadline(); first < Deadline::Never()) {
-    until = std::min(until, {first.at_ns + Vote::kLateNs});
-  }
+void Mismatches::Begin(CallId call, Deadline until) {
   if (!vote_.Begin(call, until)) {
     return;
   }
   voted_ = false;
   witnessed_ = -1;
-  for (int r = 0; r < peers_.size(); ++r) {
-    if (shell_.SaysNothing(r)) {
-      vote_.OnGone(r);
+  for (size_t r = 0; r < gone_.size(); ++r) {
+    if (gone_[r]) {
+      vote_.OnGone(static_cast<int>(r));
     }
   }
-  shell_.NeedAttention();
 }
 
-void Mismatches::SendBallot() {
-  const CallId call = vote_.call();
-  const std::optional<OwnCall> own = Own(call);
-  if (!own && !notes_.HasForgotten(call)) {
-    // This rank's call has not started, so its descriptor is not known. (A call may have its number
-    // long before it starts.) This rank votes when the call starts (see Meet).
-    return;
+void Mismatches::Found(CallId call, int from, const Descriptor& theirs, Deadline until) {
+  Begin(call, until);
+  if (vote_.IsAbout(call)) {
+    witnessed_ = from;
+    witnessed_call_ = theirs;
+    vote_.Witness(from, theirs);
   }
-  voted_ = true;
-  const Descriptor told = own ? own->descriptor : Descriptor();
-  vote_.Cast(peers_.rank(), own ? std::optional(told) : std::nullopt);
-  const std::string ballot = Writer()
-                                 .Put(call.user_tag)
-                                 .Put(call.number)
-                                 .Put(static_cast<uint8_t>(own ? 1 : 0))
-                                 .PutRaw(&told, sizeof(told))
-                                 .Put(int32_t{witnessed_})
-                                 .PutRaw(&witnessed_call_, sizeof(witnessed_call_))
-                                 .Take();
-  for (int r = 0; r < peers_.size(); ++r) {
-    if (peers_.endpoint(r) != nullptr && !shell_.SaysNothing(r)) {
-      peers_.SendSoon(r, ControlKind::kBallot, ballot);
-    }
-  }
-  shell_.NeedFlush();
 }
 
-void Mismatches::OnBallot(int rank, Reader& reader) {
+void Mismatches::FoundBetweenTwo(CallId call, absl::Status why, Deadline until) {
+  between_two_ = std::move(why);
+  Begin(call, until);
+}
+
+void Mismatches::OnBallot(int rank, Reader& reader, Deadline until) {
   const CallId call{reader.Get<uint32_t>(), reader.Get<uint32_t>()};
   const auto knows = reader.Get<uint8_t>();
   const auto theirs = reader.Get<Descriptor>();
   const auto witnessed = reader.Get<int32_t>();
   const auto its_call = reader.Get<Descriptor>();
-  if (!reader.Finished() || witnessed < -1 || witnessed >= peers_.size()) {
+  if (!reader.Finished() || witnessed < -1 || witnessed >= static_cast<int>(gone_.size())) {
     return;
   }
-  Begin(call);
+  Begin(call, until);
   if (vote_.IsAbout(call)) {
     vote_.Cast(rank, knows != 0 ? std::optional(theirs) : std::nullopt);
     if (witnessed >= 0) {
       vote_.Witness(witnessed, its_call);
     }
-    shell_.NeedAttention();
   }
 }
 
 void Mismatches::OnGone(int rank) {
+  gone_[static_cast<size_t>(rank)] = true;
   if (vote_.on()) {
     vote_.OnGone(rank);
-    shell_.NeedAttention();
   }
 }
 
-void Mismatches::Attend() {
-  if (vote_.on() && !voted_) {
-    SendBallot();
+std::optional<std::string> Mismatches::TakeBallot(const std::optional<OwnCall>& mine,
+                                                  bool forgotten) {
+  // If this rank's call has not started, its descriptor is not known. (A call may have its number
+  // long before it starts.) This rank votes when the call starts.
+  if (!vote_.on() || voted_ || (!mine && !forgotten)) {
+    return std::nullopt;
   }
-  if (vote_.on() && vote_.Complete()) {
-    Count();
-  }
+  voted_ = true;
+  const Descriptor told = mine ? mine->descriptor : Descriptor();
+  vote_.Cast(rank_, mine ? std::optional(told) : std::nullopt);
+  return Writer()
+      .Put(vote_.call().user_tag)
+      .Put(vote_.call().number)
+      .Put(static_cast<uint8_t>(mine ? 1 : 0))
+      .PutRaw(&told, sizeof(told))
+      .Put(int32_t{witnessed_})
+      .PutRaw(&witnessed_call_, sizeof(witnessed_call_))
+      .Take();
 }
 
-void Mismatches::OnTick(int64_t now_ns) {
-  if (vote_.on() && vote_.until().Passed(now_ns)) {
-    Count();
+std::optional<Mismatches::Verdict> Mismatches::TakeVerdict(int64_t now_ns) {
+  if (!vote_.on() || !(vote_.Complete() || vote_.until().Passed(now_ns))) {
+    return std::nullopt;
   }
-}
-
-void Mismatches::Count() {
-  const Vote::Result result = vote_.Count();
-  const CallId call = vote_.call();
-  if (result.parties.size() > 1) {
-    const std::optional<OwnCall> own = Own(call);
-    shell_.Disagree(call, own ? own->sequence : call.number, result);
-  } else if (!between_two_.ok()) {
-    // All descriptors are equal, but FoundBetweenTwo has reported a difference that descriptors do
-    // not show.
-    shell_.Fail(between_two_);
-  }
-  EndVote();
-}
-
-RefPtr<Work> Mismatches::End() {
-  if (!end_) {
-    end_ = RefPtr<EndWork>::Adopt(new EndWork());
-  }
-  return RefPtr<Work>::Share(end_.get());
-}
-
-void Mismatches::EndVote() {
   vote_.Stop();
-  if (end_) {
-    std::exchange(end_, {})->Give();
-  }
-}
-
-void Mismatches::Stop() {
-  EndVote();
-  notes_.Clear();
+  return Verdict{vote_.Count(), between_two_};
 }
 
 }  // namespace entrain

@@ -11,11 +11,10 @@
 #include "lib/comm/call_notes.h"
 #include "lib/comm/call_work.h"
 #include "lib/comm/failure_words.h"
-#include "lib/comm/mismatch.h"
 
 namespace entrain {
 
-class OpenCalls final : public ComparedCalls {
+class OpenCalls final {
  public:
   // If the caller's own reduction function has run for at least this time, errors report it as the
   // reason for a delay.
@@ -40,13 +39,15 @@ class OpenCalls final : public ComparedCalls {
 
   // Returns null if the collective is not open.
   const CallWork* Collective(CallId call) const;
-  // Returns the open collective in the form that Mismatches compares with peers' calls.
-  std::optional<OwnCall> OwnCollective(CallId call) const override;
+  // Returns the open collective in the form in which it is compared with peers' calls.
+  std::optional<OwnCall> OwnCollective(CallId call) const;
   // Returns the open call with the earliest start by the caller, or null if no call is open.
   CallWork* Oldest() const;
   // The same among the collectives. A receive may be open for any time, so it says little.
   CallWork* OldestCollective() const;
-  Deadline FirstDeadline() const override;
+  // Returns the earliest deadline of the calls about which no inquiry has begun. Returns
+  // Deadline::Never() if there is no such call.
+  Deadline FirstDeadline() const;
   // Returns an open call whose input or output overlaps these bytes, or null.
   const CallWork* UserOf(ConstBytes bytes) const;
   // Returns the caller's reduction function that is running, or an empty value. At most one such

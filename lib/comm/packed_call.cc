@@ -139,7 +139,7 @@ absl::StatusOr<RefPtr<Work>> PackedCall::Start(const Parts& parts, const Call& c
   ENTRAIN_ASSIGN_OR_RETURN(std::vector<Wiring> numbers,
                            parts.funnel.TakeNumbers(call, PartsOf(call)));
   if (const absl::Status status = packed->Begin(std::move(numbers)); !status.ok()) {
-    parts.ending.EndHere(status);  // the other ranks wait for the parts
+    parts.shell->EndHere(status);  // the other ranks wait for the parts
     return status;
   }
   return RefPtr<Work>::Adopt(packed.Leak());
@@ -314,8 +314,8 @@ void PackedCall::OnPartDone(const absl::Status& status) {
   }
   if (!good.ok()) {
     // This rank will not send the remaining parts, but the other ranks wait for them.
-    with_.ending.EndHere(good);
-    End(with_.ending.status());
+    with_.shell->EndHere(good);
+    End(with_.end.status());
   }
 }
 

@@ -30,9 +30,9 @@
 #include "lib/base/call.h"
 #include "lib/base/merging.h"
 #include "lib/comm/call_funnel.h"
+#include "lib/comm/comm_end.h"
 #include "lib/comm/comm_shell.h"
 #include "lib/comm/core_config.h"
-#include "lib/comm/ending.h"
 #include "lib/engine/plan.h"
 #include "lib/engine/work.h"
 #include "lib/kernels/packing.h"
@@ -42,14 +42,14 @@ namespace entrain {
 
 class PackedCall final : public Work {
  public:
-  // The parts of the communicator that the call uses. `keep` keeps them alive.
+  // The parts of the communicator that the call uses. `shell` keeps them alive.
   struct Parts {
-    std::shared_ptr<CommShell> keep;
+    std::shared_ptr<CommShell> shell;
     Engine& engine;
     const CoreConfig& config;
     BufferPool& pool;
     CallFunnel& funnel;
-    Ending& ending;
+    const CommEnd& end;
   };
   // Makes a packed call and packs this rank's contribution. After that the call does not read its
   // input. Returns Check's error if the arguments are invalid.

@@ -26,6 +26,14 @@ int Peers::RankOf(const PeerId& id) const {
   return found == members_.end() ? -1 : static_cast<int>(found - members_.begin());
 }
 
+std::vector<uint64_t> Peers::Received() const {
+  std::vector<uint64_t> received;
+  for (const Endpoint* endpoint : endpoints_) {
+    received.push_back(endpoint == nullptr ? 0 : endpoint->received());
+  }
+  return received;
+}
+
 int64_t Peers::SlowestRoundTrip() const {
   int64_t slowest = 0;
   for (const Endpoint* endpoint : endpoints_) {

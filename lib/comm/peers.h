@@ -35,6 +35,15 @@ struct Member {
   bool answers = true;
 };
 
+// The state of a rank of a communicator, from the view of another rank.
+struct MemberReport {
+  enum class State : int32_t { kAlive = 0, kLost = 1, kLeft = 2 };
+  PeerId id{};
+  int parent_rank = -1;  // the member's rank in the parent communicator; -1: no parent
+  State state = State::kAlive;
+  absl::Status why;  // if kLost: the error of the lost path
+};
+
 // Control messages of a communicator (docs/communicators.md).
 enum class ControlKind : uint8_t {
   kAbort = 1,
@@ -66,6 +75,8 @@ class Peers {
   int RankOf(const Endpoint* endpoint) const;
   // Returns the rank of the process. -1: the process is no member.
   int RankOf(const PeerId& id) const;
+  // Returns the bytes that have come from each rank: Endpoint::received.
+  std::vector<uint64_t> Received() const;
   // Returns the longest round trip to a peer, in nanoseconds.
   int64_t SlowestRoundTrip() const;
   // Returns the rank's name in errors: "rank 3 (rank 7 of world, tcp 127.0.0.1:4711)".

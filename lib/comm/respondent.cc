@@ -6,6 +6,13 @@
 
 namespace entrain {
 
+std::string Query::ToText() const {
+  Writer text;
+  text.Put(nonce).Put(asked).Put(call.user_tag).Put(call.number);
+  text.PutRaw(&theirs, sizeof(theirs));
+  return text.text();
+}
+
 std::optional<Query> Query::From(Reader& reader) {
   Query query;
   query.nonce = reader.Get<uint32_t>();
@@ -16,23 +23,21 @@ std::optional<Query> Query::From(Reader& reader) {
   return reader.Finished() && query.asked <= Asked::kRecv ? std::optional(query) : std::nullopt;
 }
 
-void Respondent::To(const std::shared_ptr<const ContextOwner>& self, int rank, const Query& query) {
+Respondent::Reply Respondent::To(int rank, const Query& query, const Facts& facts) const {
   if (funnel_.HasMade(rank, query.asked, query.call)) {
-    Send(rank, query, Answer::kStarted, HoldsUp(query));
-  } else if (const absl::Status excuse = Excuse(); !excuse.ok()) {
-    Send(rank, query, Answer::kExcused, excuse);
-  } else if (const auto other = engine_.WaitsElsewhere(self.get())) {
-    const Deadline by = other->FindOut([this, self, rank, query](const absl::Status& why) {
-      Send(rank, query,
-           funnel_.HasMade(rank, query.asked, query.call) ? Answer::kStarted
-           : why.ok()                                     ? Answer::kAbsent
-                                                          : Answer::kExcused,
-           why);
-    });
-    Send(rank, query, Answer::kElsewhere, absl::OkStatus(), by.Left(engine_.clock().Now()));
-  } else {
-    Send(rank, query, Answer::kAbsent, Instead());
+    return {Answer::kStarted, HoldsUp(query, facts.now_ns)};
   }
+  if (const absl::Status excuse = Excuse(facts); !excuse.ok()) {
+    return {Answer::kExcused, excuse};
+  }
+  return facts.elsewhere ? Reply{Answer::kElsewhere, {}} : Reply{Answer::kAbsent, Instead()};
+}
+
+Respondent::Reply Respondent::After(int rank, const Query& query, const absl::Status& why) const {
+  return {funnel_.HasMade(rank, query.asked, query.call) ? Answer::kStarted
+          : why.ok()                                     ? Answer::kAbsent
+                                                         : Answer::kExcused,
+          why};
 }
 
 absl::Status Respondent::Instead() const {
@@ -42,43 +47,36 @@ absl::Status Respondent::Instead() const {
                                  absl::StrCat("its oldest unfinished call is ", oldest->Name()));
 }
 
-absl::Status Respondent::HoldsUp(const Query& query) const {
-  const int64_t now = engine_.clock().Now();
+absl::Status Respondent::HoldsUp(const Query& query, int64_t now_ns) const {
   const CallWork* const work =
       query.asked == Asked::kCollective ? open_.Collective(query.call) : nullptr;
-  const Running running = work == nullptr ? Running() : open_.HeldUpByFunction(*work, now);
+  const Running running = work == nullptr ? Running() : open_.HeldUpByFunction(*work, now_ns);
   return running.work == nullptr ? absl::OkStatus()
-                                 : absl::DeadlineExceededError(words_.Words(running, now));
+                                 : absl::DeadlineExceededError(words_.Words(running, now_ns));
 }
 
-absl::Status Respondent::Excuse() {
-  if (engine_.causes().told()) {
-    return engine_.causes().cause();
+absl::Status Respondent::Excuse(const Facts& facts) const {
+  if (causes_.told()) {
+    return causes_.cause();
   }
-  const absl::Status inside = engine_.functions().Inside(OpenCalls::kLongRunNs);
-  return inside.ok() ? inside
-                     : WithBlame(inside, words_.BlameFor(nullptr, peers_.rank(), Phase::kReduce));
+  return facts.inside.ok()
+             ? absl::OkStatus()
+             : WithBlame(facts.inside, words_.BlameFor(nullptr, peers_.rank(), Phase::kReduce));
 }
 
-void Respondent::Send(int rank, const Query& query, Answer answer, const absl::Status& excuse,
-                      int64_t more_ns) {
-  if (funnel_.ended()) {
-    return;  // the peer already knows why the communicator ended
-  }
+std::string Respondent::TextOf(const Query& query, const Reply& reply) const {
   const CallWork* const waits = open_.OldestCollective();
   const CallId instead = waits == nullptr
                              ? CallFunnel::kPing
                              : CallId{waits->wiring().user_tag, waits->wiring().call_number};
-  peers_.SendSoon(rank, ControlKind::kAnswer,
-                  Writer()
-                      .Put(query.nonce)
-                      .Put(answer)
-                      .Put(more_ns)
-                      .Put(instead.user_tag)
-                      .Put(instead.number)
-                      .PutText(EncodeStatus(excuse))
-                      .Take());
-  engine_.seat().NeedFlush();
+  return Writer()
+      .Put(query.nonce)
+      .Put(reply.answer)
+      .Put(reply.more_ns)
+      .Put(instead.user_tag)
+      .Put(instead.number)
+      .PutText(EncodeStatus(reply.excuse))
+      .Take();
 }
 
 }  // namespace entrain

@@ -22,11 +22,11 @@ SplitWork::SplitWork(std::shared_ptr<CommCore> parent, std::weak_ptr<Runtime> ru
 // part.
 SplitWork::~SplitWork() {
   absl::MutexLock lock(&mutex_);
-  if (part_ != nullptr && part_->ending().status().ok()) {
-    part_->ending().EndHere(absl::AbortedError(absl::StrCat(
-                                part_->config().name, ": rank ", part_->rank(),
-                                " freed the work of the split that made it, and did not take it")),
-                            /*leaves=*/true);
+  if (part_ != nullptr && part_->end().status().ok()) {
+    part_->EndHere(absl::AbortedError(absl::StrCat(
+                       part_->config().name, ": rank ", part_->rank(),
+                       " freed the work of the split that made it, and did not take it")),
+                   /*leaves=*/true);
   }
 }
 

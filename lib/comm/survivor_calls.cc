@@ -13,73 +13,35 @@ namespace {
 
 using Kind = Survivors::Kind;
 
-absl::string_view NameOf(Kind kind) {
-  return kind == Kind::kShrink ? "shrink" : "agree";
-}
-
 std::string Seconds(int64_t ns) {
   return absl::StrFormat("%.3g s", static_cast<double>(ns) * 1e-9);
 }
 
 }  // namespace
 
-// ---- The work
-
-SurvivorWork::SurvivorWork(Engine& engine, Survivors::Wish wish, int64_t timeout_ns,
-                           std::string comm, std::string name)
-    : Work(&engine),
-      comm_(std::move(comm)),
-      name_(std::move(name)),
-      wish_(std::move(wish)),
-      timeout_ns_(timeout_ns),
-      started_ns_(engine.clock().Now()) {}
-
-SurvivorWork::~SurvivorWork() = default;
-
-absl::string_view SurvivorWork::operation() const {
-  return NameOf(wish_.kind);
-}
-
-WorkInfo SurvivorWork::Info() const {
-  return {comm_, operation(), -1, 0, started_ns_};
+absl::string_view NameOf(Kind kind) {
+  return kind == Kind::kShrink ? "shrink" : "agree";
 }
 
 // ---- Events
 
-SurvivorCalls::SurvivorCalls(CommShell& shell, Engine& engine, const Peers& peers,
-                             const FailureWords& words, const std::string& name,
-                             uint64_t generation)
-    : shell_(shell),
-      engine_(engine),
-      peers_(peers),
-      words_(words),
-      name_(name),
-      generation_(generation),
-      received_(static_cast<size_t>(peers.size()), 0) {}
-
-int64_t SurvivorCalls::Silence() const {
-  const int64_t quarter = work_->timeout_ns_ / 4, allowed = shell_.silence_ns();
-  return std::clamp(allowed > 0 ? std::min(quarter, allowed) : quarter, kLeastSilenceNs,
-                    kMostSilenceNs);
-}
-
-Survivors& SurvivorCalls::machine() {
-  if (!machine_) {
-    machine_.emplace(peers_.rank(), peers_.size());
-    const int64_t now = engine_.clock().Now();
-    for (int r = 0; r < peers_.size(); ++r) {
-      if (r == peers_.rank()) {
-        continue;
-      }
-      const absl::Status path = engine_.PathStatus(peers_.endpoint(r));
-      if (shell_.left(r) || Proves(r, path)) {
-        machine_->OnGone(r, now);
-      } else if (!path.ok()) {
-        machine_->OnCut(r, now);
-      }
+void SurvivorCalls::Begin(absl::Span<const MemberReport> members, int64_t now_ns) {
+  received_.resize(members.size());
+  machine_.emplace(peers_.rank(), peers_.size());
+  for (int r = 0; r < peers_.size(); ++r) {
+    const MemberReport& member = members[static_cast<size_t>(r)];
+    if (member.state == MemberReport::State::kLeft || Proves(r, member.why)) {
+      machine_->OnGone(r, now_ns);
+    } else if (member.state == MemberReport::State::kLost) {
+      machine_->OnCut(r, now_ns);
     }
   }
-  return *machine_;
+}
+
+int64_t SurvivorCalls::Silence() const {
+  const int64_t quarter = call_->timeout_ns / 4, allowed = call_->silence_ns;
+  return std::clamp(allowed > 0 ? std::min(quarter, allowed) : quarter, kLeastSilenceNs,
+                    kMostSilenceNs);
 }
 
 // Inside a host, no network failure can break a connection. So if a connection to a process of this
@@ -91,113 +53,110 @@ bool SurvivorCalls::Proves(int rank, const absl::Status& why) const {
                         peers_.member(rank).host_id == peers_.member(peers_.rank()).host_id));
 }
 
-void SurvivorCalls::Start(RefPtr<SurvivorWork> work) {
-  engine_.seat().CountOpenWork(1);
-  if (work_ || !closed_.ok()) {
-    work->Finish(!closed_.ok() ? closed_
-                               : absl::FailedPreconditionError(
-                                     absl::StrCat(work->operation(), ": another thread is in ",
-                                                  work_->operation(), " of ", name_)));
-    engine_.seat().CountOpenWork(-1);
-    return;
-  }
-  work_ = std::move(work);
-  begun_ = false;
-  if (machine().end() != Survivors::End::kNone) {
-    After();
-    End(Stale());
-    return;
-  }
-  if (untaken_ && untaken_->kind == work_->wish_.kind) {
-    Give(*std::exchange(untaken_, std::nullopt));
-    return;
-  }
-  Begin();
+bool SurvivorCalls::WantsContext(Kind kind) const {
+  const bool joins = machine_->pending() && machine_->pending_kind() == kind;
+  return kind == Kind::kShrink && !call_ && closed_.ok() && !joins &&
+         machine_->end() == Survivors::End::kNone && !(late_ && late_->kind == kind);
 }
 
-// Makes the call of work_ in machine_. machine_ handles one call at a time. An earlier call that
-// has timed out may still be pending. If it is of another kind, it must be decided before the call
-// of work_ begins.
-void SurvivorCalls::Begin() {
-  Survivors::Wish wish = work_->wish_;
-  const bool pending = machine().pending();
-  begun_ = !pending || machine().pending_kind() == wish.kind;
+absl::Status SurvivorCalls::Start(SurvivorCall call, int64_t now_ns) {
+  if (call_ || !closed_.ok()) {
+    return !closed_.ok() ? closed_
+                         : absl::FailedPreconditionError(
+                               absl::StrCat(NameOf(call.wish.kind), ": another thread is in ",
+                                            NameOf(call_->wish.kind), " of ", name_));
+  }
+  now_ns_ = now_ns;
+  call_ = std::move(call);
+  passed_ = false;
+  if (machine_->end() != Survivors::End::kNone) {
+    After();
+    End({Stale()});
+  } else if (late_ && late_->kind == call_->wish.kind) {
+    End(std::exchange(late_, std::nullopt)->outcome);
+  } else {
+    BeginCall();
+  }
+  return absl::OkStatus();
+}
+
+// Makes the call of call_ in machine_. machine_ handles one call at a time. An earlier call that has
+// timed out may still be pending. If it is of another kind, it must be decided before the call of
+// call_ begins.
+void SurvivorCalls::BeginCall() {
+  Survivors::Wish& wish = call_->wish;
+  const bool pending = machine_->pending();
+  passed_ = !pending || machine_->pending_kind() == wish.kind;
   if (!pending) {
     kind_ = wish.kind;
-    next_name_ = work_->name_;
-    if (wish.kind == Kind::kShrink) {
-      context_ = engine_.ReserveContext();
-      wish.context = context_;
-    }
+    next_name_ = call_->next_name;
+    context_ = wish.context;
   }
-  machine().Call(wish, engine_.clock().Now(), Silence());
+  machine_->Call(wish, now_ns_, Silence());
+  if (!pending) {
+    wish.context = 0;  // from now on it belongs to the agreement, which may outlive the call
+  }
   After();
 }
 
-void SurvivorCalls::OnControl(int rank, absl::string_view body) {
-  machine().OnMessage(rank, body, engine_.clock().Now());
+void SurvivorCalls::OnMessage(int rank, absl::string_view text, int64_t now_ns) {
+  now_ns_ = now_ns;
+  machine_->OnMessage(rank, text, now_ns);
   After();
 }
 
-void SurvivorCalls::OnLost(int rank, const absl::Status& why) {
+void SurvivorCalls::OnLost(int rank, const absl::Status& why, int64_t now_ns) {
   if (machine_) {
-    const int64_t now = engine_.clock().Now();
-    Proves(rank, why) ? machine_->OnGone(rank, now) : machine_->OnCut(rank, now);
+    now_ns_ = now_ns;
+    Proves(rank, why) ? machine_->OnGone(rank, now_ns) : machine_->OnCut(rank, now_ns);
     After();
   }
 }
 
-void SurvivorCalls::OnLeft(int rank) {
+void SurvivorCalls::OnLeft(int rank, int64_t now_ns) {
   if (machine_) {
-    machine_->OnGone(rank, engine_.clock().Now());
+    now_ns_ = now_ns;
+    machine_->OnGone(rank, now_ns);
     After();
   }
 }
 
 Deadline SurvivorCalls::next_tick() const {
   const Deadline machine = machine_ ? machine_->next_tick() : Deadline::Never();
-  return work_ ? std::min(machine, Deadline::From(work_->started_ns_, work_->timeout_ns_))
-               : machine;
+  return call_ ? std::min(machine, Deadline::From(call_->started_ns, call_->timeout_ns)) : machine;
 }
 
-void SurvivorCalls::OnTick(int64_t now_ns) {
+void SurvivorCalls::OnTick(int64_t now_ns, absl::Span<const uint64_t> received) {
+  now_ns_ = now_ns;
   if (machine_ && machine_->next_tick().Passed(now_ns)) {
-    for (int r = 0; r < peers_.size(); ++r) {
-      const Endpoint* const endpoint = peers_.endpoint(r);
-      const uint64_t received = endpoint == nullptr ? 0 : endpoint->received();
-      if (std::exchange(received_[static_cast<size_t>(r)], received) != received) {
-        machine_->OnHeard(r, now_ns);
+    for (size_t r = 0; r < received_.size(); ++r) {
+      if (std::exchange(received_[r], received[r]) != received[r]) {
+        machine_->OnHeard(static_cast<int>(r), now_ns);
       }
     }
     machine_->OnTick(now_ns);
     After();
   }
-  if (work_ && Deadline::From(work_->started_ns_, work_->timeout_ns_).Passed(now_ns)) {
-    End(TimedOut(now_ns));
+  if (call_ && Deadline::From(call_->started_ns, call_->timeout_ns).Passed(now_ns)) {
+    End({TimedOut()});
   }
 }
 
 void SurvivorCalls::Close(const absl::Status& why) {
   closed_.Update(why);
-  if (work_) {
-    End(why);
+  if (call_) {
+    End({why});
   }
-  if (untaken_ && untaken_->next != nullptr) {
-    shell_.GiveUp(*untaken_->next, "had timed out in the shrink that made it");
-  }
-  untaken_.reset();
+  todo_.drops_next = late_ && late_->outcome.takes_next;
+  late_.reset();
   ReleaseContext();
 }
 
 // ---- Results
 
 void SurvivorCalls::After() {
-  std::vector<Survivors::Message> messages = machine_->TakeMessages();
-  for (const Survivors::Message& message : messages) {
-    peers_.Send(message.to, ControlKind::kSurvivors, message.text);
-  }
-  if (!messages.empty()) {
-    engine_.seat().NeedFlush();
+  for (Survivors::Message& message : machine_->TakeMessages()) {
+    todo_.messages.push_back(std::move(message));
   }
   if (machine_->number() != seen_) {
     seen_ = machine_->number();
@@ -209,55 +168,49 @@ void SurvivorCalls::After() {
 
 void SurvivorCalls::TakeDecision() {
   const Survivors::Decision& decision = *machine_->last();
-  Result result{kind_, Wrong(decision, seen_ - 1), decision.flag, nullptr};
+  Late result{kind_, {Wrong(decision, seen_ - 1), decision.flag}};
   kind_ = Kind::kShrink;
-  if (result.kind == Kind::kShrink && result.status.ok()) {
-    std::vector<std::pair<int, Context>> members;
+  if (result.kind == Kind::kShrink && result.outcome.status.ok()) {
+    todo_.next = Next{next_name_, {}};
     for (const int r : decision.members.ranks()) {
-      members.emplace_back(r, decision.contexts[members.size()]);
+      todo_.next->members.emplace_back(r, decision.contexts[todo_.next->members.size()]);
     }
-    result.next = shell_.MakeNext(next_name_, members);
+    result.outcome.takes_next = true;
     context_ = 0;
-    engine_.causes().GoneOn();
   }
   ReleaseContext();
-  if (work_ && begun_) {
-    Give(std::move(result));
+  if (call_ && passed_) {
+    End(std::move(result.outcome));
     return;
   }
-  if (result.kind == Kind::kShrink || !untaken_) {
-    untaken_ = std::move(result);
+  if (result.kind == Kind::kShrink || !late_) {
+    late_ = std::move(result);
   }
-  if (work_) {
-    Begin();  // work_ has waited for this decision of an earlier call
+  if (call_) {
+    BeginCall();  // call_ has waited for this decision of an earlier call
   }
 }
 
 void SurvivorCalls::TakeEnd() {
   ended_ = true;
   ReleaseContext();
-  const absl::Status why = Stale();
-  shell_.EndAsStale(why);
-  if (work_) {
-    End(why);
+  todo_.stale = Stale();
+  if (call_) {
+    End({todo_.stale});
   }
 }
 
-void SurvivorCalls::Give(Result result) {
-  work_->flag_ = result.flag;
-  work_->next_ = std::move(result.next);
-  End(result.status);
-}
-
-void SurvivorCalls::End(const absl::Status& why) {
-  engine_.seat().CountOpenWork(-1);
-  RefPtr<SurvivorWork> work = std::exchange(work_, {});
-  work->Finish(why);
+void SurvivorCalls::End(Outcome outcome) {
+  if (call_->wish.context != 0) {
+    todo_.unused.push_back(call_->wish.context);
+  }
+  call_.reset();
+  todo_.over = std::move(outcome);
 }
 
 void SurvivorCalls::ReleaseContext() {
   if (context_ != 0) {
-    engine_.ReleaseContext(std::exchange(context_, Context{0}));
+    todo_.unused.push_back(std::exchange(context_, Context{0}));
   }
 }
 
@@ -268,15 +221,15 @@ absl::Status SurvivorCalls::Say(absl::StatusCode code, absl::string_view operati
   Blame blame = words_.BlameFor(nullptr, guilty, phase);
   blame.operation = std::string(operation);
   blame.sequence = number;
-  if (work_) {
-    blame.elapsed_ns = engine_.clock().Now() - work_->started_ns_;
-    blame.deadline_ns = work_->timeout_ns_;
+  if (call_) {
+    blame.elapsed_ns = now_ns_ - call_->started_ns;
+    blame.deadline_ns = call_->timeout_ns;
   }
   return WithBlame(
       absl::Status(code, absl::StrCat(operation, " #", number, " of ", name_, ": ", text)), blame);
 }
 
-absl::Status SurvivorCalls::TimedOut(int64_t now_ns) const {
+absl::Status SurvivorCalls::TimedOut() const {
   const std::vector<int> absent = machine_->knowledge().not_called();
   const int leader = machine_->knowledge().leader();
   const int guilty = !absent.empty() ? absent[0] : leader == peers_.rank() ? -1 : leader;
@@ -285,11 +238,11 @@ absl::Status SurvivorCalls::TimedOut(int64_t now_ns) const {
       : guilty < 0    ? std::string("the other ranks wait for ranks that do not reach this one")
                       : absl::StrCat(peers_.NameOf(guilty), " does not decide");
   absl::Status status =
-      Say(absl::StatusCode::kDeadlineExceeded, work_->operation(), machine_->number(), guilty,
+      Say(absl::StatusCode::kDeadlineExceeded, NameOf(call_->wish.kind), machine_->number(), guilty,
           Phase::kTransfer,
           absl::StrCat("timed out on rank ", peers_.rank(), " after ",
-                       Seconds(now_ns - work_->started_ns_), " (deadline ",
-                       Seconds(work_->timeout_ns_), "): ", why, "; the call may be repeated"));
+                       Seconds(now_ns_ - call_->started_ns), " (deadline ",
+                       Seconds(call_->timeout_ns), "): ", why, "; the call may be repeated"));
   Blame blame = BlameOf(status);
   blame.late.assign(absent.begin(), absent.end());
   blame.late.resize(std::min(blame.late.size(), Blame::kMaxLate));

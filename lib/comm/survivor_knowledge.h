@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "lib/comm/rank_set.h"
 #include "lib/comm/survivor_messages.h"
 
 namespace entrain {

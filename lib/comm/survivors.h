@@ -101,7 +101,6 @@
 #include "lib/base/bytes.h"
 #include "lib/base/clock.h"
 #include "lib/comm/peer_silence.h"
-#include "lib/comm/rank_set.h"
 #include "lib/comm/survivor_knowledge.h"
 #include "lib/comm/survivor_messages.h"
 

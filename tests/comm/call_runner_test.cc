@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <latch>
 #include <optional>
 #include <set>
@@ -25,11 +26,10 @@ class CallRunnerTest : public PlayedComm {
   }
   void StartWork(CallWork* work) override { runner.StartWork(work); }
   std::shared_ptr<CommShell> Keep() override { return {kept, this}; }
-  void NeedAttention() override { wants_attention = true; }
-  void NeedFlush() override {}
-  absl::Status CauseOf(int) const override { return absl::OkStatus(); }
-  bool SaysNothing(int) const override { return false; }
-  void Disagree(CallId, uint64_t, const Vote::Result&) override {}
+  void NeedAttention() override {
+    wants_attention = true;
+    at_attention();
+  }
   void Fail(const absl::Status& why) override {
     failures.push_back(why);
     end.Set(why);
@@ -60,14 +60,16 @@ class CallRunnerTest : public PlayedComm {
   std::shared_ptr<int> kept = std::make_shared<int>();
   OpenCalls open;
   const FailureWords words{config.name, *peers, clock};
-  Mismatches mismatches{*this, open, *peers, clock};
-  Inquiry inquiry{*this, *peers, *funnel, open, words, clock};
+  Mismatches mismatches{peers->rank(), peers->size()};
+  Causes causes{clock, [](const std::string&) {}};
+  Inquiry inquiry{*peers, *funnel, open, words, causes};
   FlightRecorder flight{16, engine->clock().Now()};
   CallRunner runner{*this,
                     engine,
                     {config, *peers, pool, end, *funnel, open, words, inquiry, mismatches, flight},
                     /*pays=*/true};
   bool wants_attention = false;
+  std::function<void()> at_attention = [] {};
   std::vector<absl::Status> failures;
 };
 
@@ -150,11 +152,23 @@ TEST_F(CallRunnerTest, ALostPathIsTheMatterOfTheInquiry) {
   Complete(0, absl::UnavailableError("reset"));
   EXPECT_TRUE(failures.empty());
   EXPECT_FALSE(work.done()) << "until there is a verdict";
-  clock.Advance(Membership::kGraceNs);
-  inquiry.OnTick(clock.Now());
-  ASSERT_EQ(failures.size(), 1u);
-  EXPECT_EQ(BlameOf(failures[0]).rank, 0);
+  inquiry.OnTick(engine->clock().Now() + BlameDecision::kGraceNs);
+  const absl::Status verdict = inquiry.TakeEffects().end;
+  EXPECT_EQ(BlameOf(verdict).rank, 0);
+  Fail(verdict);
   EXPECT_TRUE(work.done());
+}
+
+TEST_F(CallRunnerTest, TheEndOfACallUnderInquiryNeedsAttention) {
+  const CallWork& work = Started(Message(CallKind::kSend, 0));
+  inquiry.FindOut(clock.Now());
+  inquiry.TakeEffects();
+  endpoints[0].Complete(absl::OkStatus(), 32);
+  wants_attention = false;
+  runner.Attend();
+  EXPECT_TRUE(work.done());
+  EXPECT_TRUE(wants_attention);
+  EXPECT_EQ(inquiry.TakeEffects().found, absl::OkStatus());
 }
 
 TEST_F(CallRunnerTest, AMemberThatHasLeftFailsTheCallAtOnce) {
@@ -192,6 +206,49 @@ TEST_F(CallRunnerTest, ADifferenceInAMessageEndsTheCommunicator) {
   EXPECT_FALSE(mismatches.voting());
 }
 
+// ---- Calls of peers that differ from this rank's call of the same number
+
+TEST_F(CallRunnerTest, EqualCallsDoNotDiffer) {
+  Started(AllReduce());
+  runner.Compare(endpoints[0], {Tag::kUntagged, 0}, AllReduce().descriptor());
+  EXPECT_FALSE(mismatches.voting());
+  EXPECT_EQ(runner.Own({Tag::kUntagged, 0})->descriptor, AllReduce().descriptor());
+  runner.Stop(absl::AbortedError("over"));
+}
+
+TEST_F(CallRunnerTest, AnOpenCallIsComparedAtOnce) {
+  Started(AllReduce());
+  runner.Compare(endpoints[0], {Tag::kUntagged, 0}, Message(CallKind::kSend, 0).descriptor());
+  EXPECT_TRUE(mismatches.voting());
+  EXPECT_TRUE(mismatches.call() == (CallId{Tag::kUntagged, 0}));
+  EXPECT_TRUE(wants_attention);
+  runner.Stop(absl::AbortedError("over"));
+}
+
+TEST_F(CallRunnerTest, ALaterCallIsComparedWhenItStarts) {
+  runner.Compare(endpoints[0], {Tag::kUntagged, 0}, Message(CallKind::kSend, 0).descriptor());
+  EXPECT_FALSE(mismatches.voting());
+  EXPECT_FALSE(runner.Own({Tag::kUntagged, 0}).has_value());
+  Started(AllReduce());
+  EXPECT_TRUE(mismatches.voting());
+  runner.Stop(absl::AbortedError("over"));
+}
+
+TEST_F(CallRunnerTest, MessagesOfTwoRanksAreNotCompared) {
+  runner.Compare(endpoints[0], {Tag::kUntagged, 0}, AllReduce().descriptor());
+  Started(Message(CallKind::kSend, 0));
+  EXPECT_FALSE(mismatches.voting());
+  runner.Stop(absl::AbortedError("over"));
+}
+
+TEST_F(CallRunnerTest, WhatWasHeardIsForgottenAtTheEnd) {
+  runner.Compare(endpoints[0], {Tag::kUntagged, 0}, Message(CallKind::kSend, 0).descriptor());
+  runner.Stop(absl::AbortedError("over"));
+  Started(AllReduce());
+  EXPECT_FALSE(mismatches.voting());
+  runner.Stop(absl::AbortedError("over"));
+}
+
 TEST_F(CallRunnerTest, ACallThatStartsAfterTheEndEndsWithIt) {
   CallWork& work = Submitted(Message(CallKind::kSend, 0));
   end.Set(absl::AbortedError("over"));
@@ -222,8 +279,34 @@ TEST_F(CallRunnerTest, AnInlineCallThatIsOverLeavesTheSeat) {
   EXPECT_EQ(runner.Run(AllReduce()), absl::OkStatus());
   EXPECT_FALSE(engine->seat().Look().driven);
   // The call is remembered, so that a rank that called something else is found.
-  mismatches.Compare(endpoints[0], {Tag::kUntagged, 0}, Message(CallKind::kSend, 0).descriptor());
+  runner.Compare(endpoints[0], {Tag::kUntagged, 0}, Message(CallKind::kSend, 0).descriptor());
   EXPECT_TRUE(mismatches.voting());
+}
+
+TEST_F(CallRunnerTest, AnInlineCallThatIsOverWaitsForTheEndOfTheVote) {
+  for (PlayedPeer& each : endpoints) {
+    each.sends = Endpoint::Sent::kCopied;
+    each.receives = Endpoint::Next::kThis;
+  }
+  struct EndOfVote final : Job {
+    explicit EndOfVote(std::function<void()> ends) : run(std::move(ends)) {}
+    void Run() override { run(); }
+    const std::function<void()> run;
+  } job([&] {
+    EXPECT_TRUE(mismatches.voting());
+    end.Set(absl::DataLossError("ranks disagree"));
+    runner.VoteIsOver();
+  });
+  bool asked = false;
+  at_attention = [&] {
+    if (!std::exchange(asked, true)) {
+      engine->seat().Submit(&job);
+    }
+  };
+  runner.Compare(endpoints[0], {Tag::kUntagged, 0}, Message(CallKind::kSend, 0).descriptor());
+  EXPECT_FALSE(asked) << "the call has not started";
+  EXPECT_EQ(runner.Run(AllReduce()), absl::DataLossError("ranks disagree"));
+  EXPECT_FALSE(engine->seat().Look().driven);
 }
 
 TEST_F(CallRunnerTest, NothingIsDueWhereNoFunctionRuns) {

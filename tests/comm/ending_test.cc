@@ -1,8 +1,9 @@
-// The end of a communicator: the messages to each rank, and the texts of errors.
+// How a communicator ends: which error counts, and what the other ranks are told. comm_core_test.cc has
+// the messages.
 #include "lib/comm/ending.h"
 
+#include <optional>
 #include <string>
-#include <vector>
 
 #include "gtest/gtest.h"
 
@@ -13,82 +14,46 @@ namespace {
 
 class EndingTest : public PlayedComm {
  protected:
-  EndingTest() { config.context = engine->ReserveContext(); }
-  // CommShell
-  std::shared_ptr<CommShell> Keep() override { return {kept, this}; }
-  bool left(int rank) const override { return rank == gone; }
-  void EndCalls(const absl::Status& why) override { ends.push_back(why); }
-
-  std::string Message() const { return std::string(ending.status().message()); }
-  static ControlKind KindOf(const std::string& message) {
-    Reader reader(message);
-    reader.Get<Context>();
-    return reader.Get<ControlKind>();
+  std::optional<Ending::End> Ends(const absl::Status& why) { return ending.Fail(why, cause); }
+  std::optional<Ending::Farewell> Leave(absl::string_view what) {
+    return ending.Leave(what, open, cause);
   }
+  std::string Message() const { return std::string(ending.status().message()); }
 
   OpenCalls open;
+  absl::Status cause;  // an earlier failure of this process
   const FailureWords words{config.name, *peers, engine->clock()};
-  Ending ending{*this, *engine, config, *peers, words, open};
-  std::shared_ptr<int> kept = std::make_shared<int>();
-  int gone = -1;
-  std::vector<absl::Status> ends;
+  Ending ending{config, words};
 };
 
-TEST_F(EndingTest, AFailureIsToldToAllMembersByBothWays) {
-  ending.Fail(absl::UnavailableError("c: lost somebody"));
-  for (const int r : {0, 2}) {
-    const PlayedPeer& peer = endpoints[static_cast<size_t>(r)];
-    ASSERT_EQ(peer.sent.size(), 1u);
-    EXPECT_EQ(KindOf(peer.sent[0]), ControlKind::kAbort);
-    EXPECT_EQ(peer.sent, peer.urgent);
-    EXPECT_EQ(peer.revoked.message(), "c: lost somebody");
-  }
-  EXPECT_FALSE(engine->Accepts(config.context));
-  EXPECT_EQ(engine->causes().cause().message(), "c: lost somebody");
-  ASSERT_EQ(ends.size(), 1u);
-  EXPECT_EQ(ends[0], ending.status());
-}
-
 TEST_F(EndingTest, TheFirstReasonCounts) {
-  ending.Fail(absl::UnavailableError("c: first"));
-  ending.Fail(absl::InternalError("c: second"));
+  const auto made = Ends(absl::UnavailableError("c: first"));
+  ASSERT_TRUE(made.has_value());
+  EXPECT_EQ(made->why.message(), "c: first");
+  EXPECT_EQ(made->told, made->why);
+  EXPECT_TRUE(ending.over());
+  EXPECT_FALSE(Ends(absl::InternalError("c: second")).has_value());
   EXPECT_EQ(Message(), "c: first");
-  EXPECT_EQ(ends.size(), 1u);
-  EXPECT_EQ(endpoints[0].sent.size(), 1u);
-}
-
-TEST_F(EndingTest, AMemberThatHasLeftIsToldNothing) {
-  gone = 2;
-  ending.Fail(absl::UnavailableError("c: lost somebody"));
-  EXPECT_EQ(endpoints[0].sent.size(), 1u);
-  EXPECT_TRUE(endpoints[2].sent.empty());
-  EXPECT_FALSE(endpoints[2].revoked.ok());
 }
 
 TEST_F(EndingTest, AnEarlierCauseOfThisProcessIsSaidToo) {
-  engine->causes().Tell(absl::UnavailableError("other: lost rank 5"));
+  cause = absl::UnavailableError("other: lost rank 5");
   ending.Abort("had enough");
+  const auto made = Ends(ending.status());
+  ASSERT_TRUE(made.has_value());
   EXPECT_NE(Message().find("had enough"), std::string::npos) << Message();
   EXPECT_NE(Message().find("other: lost rank 5"), std::string::npos) << Message();
+  EXPECT_EQ(made->told, ending.status());
 }
 
-TEST_F(EndingTest, AnAbortBlamesThisRank) {
+TEST_F(EndingTest, AnAbortBlamesThisRankAndIsSeenAtOnce) {
   ending.Abort("had enough");
   EXPECT_EQ(Message(), "c: aborted by rank 1: had enough");
   EXPECT_EQ(BlameOf(ending.status()).rank, 1);
-  EXPECT_EQ(ends.size(), 1u) << "no driver: the caller ran it";
-  EXPECT_EQ(kept.use_count(), 1) << "not longer";
-}
-
-TEST_F(EndingTest, ItHasEndedAtOnceForNewCalls) {
-  ASSERT_TRUE(engine->seat().TakeIfQuiet());
-  ending.EndHere(absl::ResourceExhaustedError("no memory"));
   EXPECT_TRUE(ending.ended());
-  EXPECT_TRUE(ends.empty()) << "the driver has not come to it";
-  EXPECT_EQ(kept.use_count(), 2);
-  engine->seat().Turn();
-  EXPECT_EQ(ends.size(), 1u);
-  engine->seat().Leave();
+  EXPECT_TRUE(ending.end().here());
+  EXPECT_FALSE(ending.over()) << "the driver has not come to it";
+  EXPECT_EQ(Ends(absl::UnavailableError("c: later"))->why.code(), absl::StatusCode::kAborted);
 }
 
 TEST_F(EndingTest, AnErrorThatTheUserHasMetIsThisRanks) {
@@ -96,56 +61,59 @@ TEST_F(EndingTest, AnErrorThatTheUserHasMetIsThisRanks) {
   EXPECT_EQ(Message(), "c: ended by rank 1: no file");
   EXPECT_EQ(ending.status().code(), FailureWords::CodeHere(absl::NotFoundError("no file")));
   EXPECT_EQ(BlameOf(ending.status()).rank, 1);
-  EXPECT_EQ(ends.size(), 1u);
+}
+
+TEST_F(EndingTest, APartEndsWithTheErrorOfItsParent) {
+  Ending part{config, words};
+  ending.Abort("had enough");
+  part.EndLike(ending);
+  EXPECT_EQ(part.status().message(), "c: c: aborted by rank 1: had enough");
+  EXPECT_TRUE(part.end().here());
 }
 
 TEST_F(EndingTest, WithoutCallsItLeavesQuietly) {
-  ending.Leave("destroyed the communicator");
-  ending.Leave("destroyed its runtime");
-  ASSERT_EQ(endpoints[0].sent.size(), 1u);
-  EXPECT_EQ(KindOf(endpoints[0].sent[0]), ControlKind::kLeave);
-  EXPECT_TRUE(endpoints[0].urgent.empty());
+  const auto farewell = Leave("destroyed the communicator");
+  ASSERT_TRUE(farewell.has_value());
+  EXPECT_FALSE(farewell->end.has_value());
+  EXPECT_EQ(farewell->quietly.message(), "c: the communicator was destroyed");
   EXPECT_EQ(Message(), "c: the communicator was destroyed");
-  EXPECT_FALSE(engine->causes().told());
-  EXPECT_TRUE(ends.empty());
+  EXPECT_TRUE(ending.over());
+  EXPECT_FALSE(Leave("destroyed its runtime").has_value()) << "once";
 }
 
 TEST_F(EndingTest, ItLeavesAlsoAfterItHasEnded) {
-  ending.Fail(absl::UnavailableError("c: lost somebody"));
-  ending.Leave("destroyed the communicator");
-  ending.Leave("destroyed its runtime");
-  ASSERT_EQ(endpoints[0].sent.size(), 2u);
-  EXPECT_EQ(KindOf(endpoints[0].sent[1]), ControlKind::kLeave);
+  ASSERT_TRUE(Ends(absl::UnavailableError("c: lost somebody")).has_value());
+  const auto farewell = Leave("destroyed the communicator");
+  ASSERT_TRUE(farewell.has_value());
+  EXPECT_FALSE(farewell->end.has_value());
+  EXPECT_TRUE(farewell->quietly.ok()) << "the peers' transfers have ended before";
   EXPECT_EQ(Message(), "c: lost somebody");
 }
 
 TEST_F(EndingTest, ARankThatIsLeftOutEndsAndTheOthersAreToldOtherwise) {
-  ending.EndAsStale(absl::OutOfRangeError("c: the others went on"));
+  const auto made = ending.EndAsStale(absl::OutOfRangeError("c: the others went on"));
+  ASSERT_TRUE(made.has_value());
   EXPECT_EQ(ending.status().code(), absl::StatusCode::kOutOfRange);
-  ASSERT_EQ(endpoints[0].sent.size(), 1u);
-  const auto told = DecodeStatus(absl::string_view(endpoints[0].sent[0]).substr(3));
-  ASSERT_TRUE(told.has_value());
-  EXPECT_EQ(told->code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(told->message(), "c: the others go on without rank 1");
-  ASSERT_EQ(ends.size(), 1u);
-  EXPECT_EQ(ends[0].code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(made->why, ending.status());
+  EXPECT_EQ(made->told.code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(made->told.message(), "c: the others go on without rank 1");
 }
 
 TEST_F(EndingTest, ThatItIsLeftOutReplacesAnEarlierReason) {
-  ending.Fail(absl::UnavailableError("c: lost somebody"));
-  ending.EndAsStale(absl::OutOfRangeError("c: the others went on"));
+  ASSERT_TRUE(Ends(absl::UnavailableError("c: lost somebody")).has_value());
+  EXPECT_FALSE(ending.EndAsStale(absl::OutOfRangeError("c: the others went on")).has_value());
   EXPECT_EQ(Message(), "c: the others went on");
-  EXPECT_EQ(endpoints[0].sent.size(), 1u);
 }
 
 TEST_F(EndingTest, UnfinishedCallsEndEverywhere) {
   open.Add(&Started(AllReduce()));
-  ending.Leave("destroyed its runtime");
+  const auto farewell = Leave("destroyed its runtime");
+  ASSERT_TRUE(farewell.has_value() && farewell->end.has_value());
   EXPECT_EQ(Message(),
             "c: rank 1 destroyed its runtime with 1 unfinished calls, first all_reduce #1");
-  EXPECT_EQ(KindOf(endpoints[0].sent.at(0)), ControlKind::kAbort);
+  EXPECT_EQ(farewell->end->why, ending.status());
+  EXPECT_TRUE(farewell->quietly.ok());
   EXPECT_EQ(BlameOf(ending.status()).rank, 1);
-  EXPECT_EQ(ends.size(), 1u);
 }
 
 }  // namespace

@@ -7,21 +7,44 @@
 
 #include "gtest/gtest.h"
 
-#include "lib/base/log.h"
 #include "tests/comm/played_comm.h"
 
 namespace entrain {
 namespace {
 
-using Answer = Membership::Answer;
+using Answer = BlameDecision::Answer;
 
 class InquiryTest : public PlayedComm {
  protected:
-  // CommShell
-  absl::Status CauseOf(int) const override { return cause; }
-  void NeedFlush() override { ++flushes; }
-  void Fail(const absl::Status& why) override { failures.push_back(why); }
-
+  // Does what the core does after each event.
+  void Perform() {
+    const Inquiry::Effects todo = inquiry.TakeEffects();
+    for (const auto& question : todo.questions) {
+      peers->SendSoon(question.to, ControlKind::kQuery, question.text);
+    }
+    if (!todo.warning.empty()) {
+      warnings.push_back(todo.warning);
+    }
+    if (!todo.end.ok()) {
+      failures.push_back(todo.end);
+    }
+    if (todo.found) {
+      told.push_back(*todo.found);
+    }
+  }
+  void Expire(CallWork& work) {
+    inquiry.Expire(&work, clock.Now());
+    Perform();
+  }
+  void Tick() {
+    inquiry.OnTick(clock.Now());
+    Perform();
+  }
+  Deadline FindOut() {
+    const Deadline by = inquiry.FindOut(clock.Now());
+    Perform();
+    return by;
+  }
   CallWork& Open(const Call& call) {
     works.push_back(funnel->Start(call, clock.Now()).value());
     auto& work = static_cast<CallWork&>(*works.back());
@@ -43,13 +66,13 @@ class InquiryTest : public PlayedComm {
     writer.PutText(EncodeStatus(excuse));
     const std::string text = writer.Take();
     Reader reader(text);
-    if (inquiry.OnAnswer(endpoints[static_cast<size_t>(rank)], rank, reader)) {
-      inquiry.OnTick(clock.Now());
+    if (inquiry.OnAnswer(rank, reader, clock.Now())) {
+      Tick();
     }
   }
   void TimeIsUp() {
-    clock.Advance(Membership::kAnswerNs);
-    inquiry.OnTick(clock.Now());
+    clock.Advance(BlameDecision::kAnswerNs);
+    Tick();
   }
   // Returns the text of the only failure.
   std::string Failure() const {
@@ -64,9 +87,11 @@ class InquiryTest : public PlayedComm {
   void Seconds(int seconds, const std::vector<int>& answering) {
     for (int i = 0; i < seconds; ++i) {
       clock.Advance(kSecond);
-      inquiry.OnTick(clock.Now());
+      Tick();
       for (const int rank : answering) {
-        inquiry.OnHeard(rank);
+        if (inquiry.watching()) {
+          inquiry.OnHeard(rank, clock.Now());
+        }
       }
     }
   }
@@ -74,31 +99,26 @@ class InquiryTest : public PlayedComm {
   FakeClock clock;
   OpenCalls open;
   const FailureWords words{config.name, *peers, clock};
-  Inquiry inquiry{*this, *peers, *funnel, open, words, clock};
-  absl::Status cause;
-  int flushes = 0;
-  std::vector<absl::Status> failures;
+  Causes causes{clock, [](const std::string&) {}};
+  Inquiry inquiry{*peers, *funnel, open, words, causes};
+  std::vector<absl::Status> failures, told;
+  std::vector<std::string> warnings;
 };
 
 TEST_F(InquiryTest, AnExpiredCallIsAskedAboutOnce) {
   CallWork &first = Open(AllReduce()), &second = Open(AllReduce());
-  inquiry.Expire(&first, clock.Now());
+  Expire(first);
   EXPECT_TRUE(first.inquired);
   EXPECT_TRUE(inquiry.busy());
   EXPECT_EQ(endpoints[0].urgent.size(), 1u);
   EXPECT_EQ(endpoints[2].urgent.size(), 1u);
-  EXPECT_EQ(flushes, 1);
-  inquiry.Expire(&second, clock.Now());
+  Expire(second);
   EXPECT_FALSE(second.inquired) << "one after the other";
   EXPECT_EQ(endpoints[0].urgent.size(), 1u);
 }
 
 // Ranks that are in different calls learn it long before a deadline. It is no error.
 TEST_F(InquiryTest, ALongCallIsAskedAboutOnceForAWarning) {
-  std::vector<std::string> warnings;
-  SetLogSink([](int32_t, const char* line,
-                void* user) { static_cast<std::vector<std::string>*>(user)->emplace_back(line); },
-             &warnings);
   clock.Advance(kSecond);
   CallWork& first = Open(AllReduce());
   Seconds(4, {});
@@ -109,7 +129,6 @@ TEST_F(InquiryTest, ALongCallIsAskedAboutOnceForAWarning) {
   Answers(2, Answer::kStarted);
   Answers(0, Answer::kAbsent, absl::AbortedError("its oldest unfinished call is barrier #7"),
           {Tag::kUntagged, 7});
-  FlushLog(kSecond);
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_TRUE(Has(warnings[0], "has waited 5 s")) << warnings[0];
   EXPECT_TRUE(Has(warnings[0], "its oldest unfinished call is barrier #7")) << warnings[0];
@@ -118,19 +137,15 @@ TEST_F(InquiryTest, ALongCallIsAskedAboutOnceForAWarning) {
   EXPECT_EQ(endpoints[0].urgent.size(), 1u) << "once a call";
   EXPECT_FALSE(first.inquired);
   // Its deadline passes later.
-  inquiry.Expire(&first, clock.Now());
+  Expire(first);
   Answers(2, Answer::kStarted);
   Answers(0, Answer::kAbsent);
   EXPECT_TRUE(Has(Failure(), "waiting for rank 0 (played): it has not started the call"));
-  FlushLog(kSecond);
   EXPECT_EQ(warnings.size(), 1u);
-  SetLogSink(nullptr, nullptr);
 }
 
 // A member that computes, or is still in an earlier call, makes the call later.
 TEST_F(InquiryTest, AMemberThatIsLateIsNoWarning) {
-  int warnings = 0;
-  SetLogSink([](int32_t, const char*, void* user) { ++*static_cast<int*>(user); }, &warnings);
   clock.Advance(kSecond);
   Open(AllReduce());
   Seconds(5, {});
@@ -143,21 +158,19 @@ TEST_F(InquiryTest, AMemberThatIsLateIsNoWarning) {
   Answers(2, Answer::kStarted);
   Answers(0, Answer::kAbsent, absl::AbortedError("its oldest unfinished call is all_reduce #0"),
           {Tag::kUntagged, 0});
-  FlushLog(kSecond);
-  EXPECT_EQ(warnings, 0);
+  EXPECT_TRUE(warnings.empty());
   EXPECT_TRUE(failures.empty());
-  SetLogSink(nullptr, nullptr);
 }
 
 TEST_F(InquiryTest, AMemberThatHasLeftIsNotAsked) {
   inquiry.OnLeft(2);
-  inquiry.Expire(&Open(AllReduce()), clock.Now());
+  Expire(Open(AllReduce()));
   EXPECT_EQ(endpoints[0].urgent.size(), 1u);
   EXPECT_TRUE(endpoints[2].urgent.empty());
 }
 
 TEST_F(InquiryTest, AMemberThatDoesNotAnswerIsGuilty) {
-  inquiry.Expire(&Open(AllReduce()), clock.Now());
+  Expire(Open(AllReduce()));
   Answers(0, Answer::kAbsent);
   EXPECT_TRUE(failures.empty());
   TimeIsUp();
@@ -166,7 +179,7 @@ TEST_F(InquiryTest, AMemberThatDoesNotAnswerIsGuilty) {
 }
 
 TEST_F(InquiryTest, AMemberThatHasNotStartedTheCallIsGuilty) {
-  inquiry.Expire(&Open(AllReduce()), clock.Now());
+  Expire(Open(AllReduce()));
   Answers(2, Answer::kStarted);
   Answers(0, Answer::kAbsent);
   EXPECT_TRUE(Has(Failure(), "waiting for rank 0 (played): it has not started the call"))
@@ -178,7 +191,7 @@ TEST_F(InquiryTest, AnExcuseIsPassedOnWithWhomItBlames) {
   config.members[2].id[0] = 9;
   Blame blame;
   blame.peer_id = config.members[2].id;
-  inquiry.Expire(&Open(AllReduce()), clock.Now());
+  Expire(Open(AllReduce()));
   Answers(2, Answer::kStarted);
   Answers(0, Answer::kExcused, WithBlame(absl::UnavailableError("lost somebody"), blame));
   EXPECT_TRUE(Has(Failure(), ": lost somebody")) << Failure();
@@ -186,7 +199,7 @@ TEST_F(InquiryTest, AnExcuseIsPassedOnWithWhomItBlames) {
 }
 
 TEST_F(InquiryTest, WhereAllHaveStartedNobodyIsGuilty) {
-  inquiry.Expire(&Open(AllReduce()), clock.Now());
+  Expire(Open(AllReduce()));
   Answers(0, Answer::kStarted);
   Answers(2, Answer::kStarted);
   EXPECT_FALSE(Failure().empty());
@@ -195,17 +208,17 @@ TEST_F(InquiryTest, WhereAllHaveStartedNobodyIsGuilty) {
 
 TEST_F(InquiryTest, AnAnswerToAnEarlierQuestionIsIgnored) {
   CallWork& first = Open(AllReduce());
-  inquiry.Expire(&first, clock.Now());
+  Expire(first);
   const uint32_t before = Nonce(0);
   inquiry.OnFinished(&first);
   open.Remove(&first);
-  inquiry.Expire(&Open(AllReduce()), clock.Now());
+  Expire(Open(AllReduce()));
   Writer writer;
   writer.Put(before).Put(Answer::kAbsent).Put(int64_t{0}).Put(CallFunnel::kPing.user_tag);
   writer.Put(CallFunnel::kPing.number).PutText(EncodeStatus(absl::OkStatus()));
   const std::string text = writer.Take();
   Reader reader(text);
-  EXPECT_FALSE(inquiry.OnAnswer(endpoints[0], 0, reader));
+  EXPECT_FALSE(inquiry.OnAnswer(0, reader, clock.Now()));
   Answers(2, Answer::kStarted);
   Answers(0, Answer::kStarted);
   EXPECT_EQ(BlameOf(failures.at(0)).rank, -1);
@@ -213,9 +226,8 @@ TEST_F(InquiryTest, AnAnswerToAnEarlierQuestionIsIgnored) {
 
 TEST_F(InquiryTest, ARankOfAnotherCommunicatorLearnsWhoHoldsUpTheOldestCall) {
   Open(AllReduce());
-  std::vector<absl::Status> told;
-  const Deadline by = inquiry.FindOut([&](const absl::Status& why) { told.push_back(why); });
-  EXPECT_EQ(by.at_ns, clock.Now() + Membership::kAnswerToOthersNs);
+  const Deadline by = FindOut();
+  EXPECT_EQ(by.at_ns, clock.Now() + BlameDecision::kAnswerToOthersNs);
   EXPECT_FALSE(inquiry.busy()) << "no call has expired";
   Answers(0, Answer::kAbsent);
   Answers(2, Answer::kStarted);
@@ -227,35 +239,38 @@ TEST_F(InquiryTest, ARankOfAnotherCommunicatorLearnsWhoHoldsUpTheOldestCall) {
 
 TEST_F(InquiryTest, ACallThatEndsHoldsNobodyUp) {
   CallWork& work = Open(AllReduce());
-  std::vector<absl::Status> told;
-  inquiry.FindOut([&](const absl::Status& why) { told.push_back(why); });
-  inquiry.OnFinished(&work);
+  EXPECT_FALSE(inquiry.OnFinished(&work)) << "nobody has asked";
+  FindOut();
+  EXPECT_TRUE(inquiry.OnFinished(&work));
+  Perform();
   EXPECT_EQ(told, std::vector<absl::Status>{absl::OkStatus()});
 }
 
 TEST_F(InquiryTest, TheEndOfTheCommunicatorIsToldToThoseWhoAsked) {
   CallWork& work = Open(AllReduce());
-  std::vector<absl::Status> told;
-  inquiry.FindOut([&](const absl::Status& why) { told.push_back(why); });
+  FindOut();
   inquiry.Stop(absl::AbortedError("over"));
-  inquiry.OnFinished(&work);
+  EXPECT_FALSE(inquiry.OnFinished(&work));
+  Perform();
   EXPECT_EQ(told, std::vector<absl::Status>{absl::AbortedError("over")});
 }
 
 TEST_F(InquiryTest, ALostPathNamesItsPeerAfterAMoment) {
-  inquiry.OnLost(2, absl::UnavailableError("reset"));
-  inquiry.OnLost(0, absl::UnavailableError("later"));
-  inquiry.OnTick(clock.Now());
+  inquiry.OnLost(2, absl::UnavailableError("reset"), clock.Now());
+  inquiry.OnLost(0, absl::UnavailableError("later"), clock.Now());
+  Tick();
   EXPECT_TRUE(failures.empty()) << "somebody may know better";
-  clock.Advance(Membership::kGraceNs);
-  inquiry.OnTick(clock.Now());
+  clock.Advance(BlameDecision::kGraceNs);
+  Tick();
   EXPECT_EQ(Failure(), "c: lost rank 2 (played): reset");
 }
 
 TEST_F(InquiryTest, APeerThatHasSaidWhyIsNotWaitedFor) {
-  cause = absl::UnavailableError("lost rank 7");
-  inquiry.OnLost(2, absl::UnavailableError("reset"));
-  inquiry.OnTick(clock.Now());
+  inquiry.Opened(clock.Now());
+  clock.Advance(1);
+  causes.Hear(&endpoints[2], EncodeStatus(absl::UnavailableError("lost rank 7")));
+  inquiry.OnLost(2, absl::UnavailableError("reset"), clock.Now());
+  Tick();
   EXPECT_TRUE(Has(Failure(), "before, it had said: lost rank 7")) << Failure();
 }
 
@@ -297,7 +312,7 @@ TEST_F(InquiryTest, AGatherThatWaitsIsComparedWithItsNeighboursOnce) {
 }
 
 TEST_F(InquiryTest, AMemberInAnotherCallIsSaidToBeThere) {
-  inquiry.Expire(&Open(AllReduce()), clock.Now());
+  Expire(Open(AllReduce()));
   Answers(2, Answer::kStarted);
   Answers(0, Answer::kAbsent,
           absl::DeadlineExceededError("its oldest unfinished call is barrier tag 5 #1"));
@@ -362,7 +377,7 @@ TEST_F(InquiryTest, ABreakOfThisRankIsNotSilenceOfTheOthers) {
   Open(AllReduce());
   Seconds(2, {0, 2});
   clock.Advance(100 * kSecond);
-  inquiry.OnTick(clock.Now());
+  Tick();
   EXPECT_TRUE(failures.empty());
   Seconds(4, {0});
   EXPECT_EQ(BlameOf(failures.at(0)).rank, 2);
@@ -385,7 +400,7 @@ TEST_F(InquiryTest, BytesThatArriveAreASignOfLife) {
     Seconds(1, {0});
   }
   EXPECT_TRUE(failures.empty());
-  inquiry.Expire(&work, clock.Now());
+  Expire(work);
   endpoints[2].arrived += 100;
   Answers(0, Answer::kStarted);
   TimeIsUp();

@@ -1,60 +1,115 @@
-// Ranks that called different things. The test plays the communicator and the endpoints.
+// Ranks that called different things. The test plays the other ranks.
 #include "lib/comm/mismatch.h"
 
-#include <deque>
-#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "tests/comm/played_peer.h"
-#include "tests/comm/played_shell.h"
+#include "transports/transport.h"
 
 namespace entrain {
 namespace {
 
-struct Disagreement {
-  CallId call;
-  uint64_t sequence;
-  Vote::Result votes;
-};
+using testing::ElementsAre;
+using testing::IsEmpty;
 
-class MismatchTest : public testing::Test, public ComparedCalls, public PlayedShell {
+constexpr CallId kCall{Tag::kUntagged, 41};
+
+Descriptor AllReduceOf(int64_t count) {
+  Descriptor descriptor;
+  descriptor.kind = CallKind::kAllReduce;
+  descriptor.count = count;
+  return descriptor;
+}
+
+TEST(Vote, TheOneThatDiffersIsGuilty) {
+  for (const int odd : {0, 1, 2}) {
+    Vote vote(3);
+    ASSERT_TRUE(vote.Begin(kCall, {100}));
+    for (int rank = 0; rank < 3; ++rank) {
+      EXPECT_FALSE(vote.Complete());
+      vote.Cast(rank, AllReduceOf(rank == odd ? 5 : 6));
+    }
+    EXPECT_TRUE(vote.Complete());
+    const Vote::Result result = vote.Count();
+    EXPECT_EQ(result.guilty, odd);
+    ASSERT_EQ(result.parties.size(), 2u);
+    EXPECT_EQ(result.parties[0].called, AllReduceOf(6));
+    EXPECT_THAT(result.parties[1].ranks, ElementsAre(odd));
+    EXPECT_THAT(result.silent, IsEmpty());
+  }
+}
+
+TEST(Vote, ATieBlamesNobody) {
+  Vote vote(4);
+  vote.Begin(kCall, {100});
+  for (int rank = 0; rank < 4; ++rank) {
+    vote.Cast(rank, AllReduceOf(rank / 2));
+  }
+  const Vote::Result result = vote.Count();
+  EXPECT_EQ(result.guilty, -1);
+  EXPECT_THAT(result.parties[0].ranks, ElementsAre(0, 1));
+  EXPECT_THAT(result.parties[1].ranks, ElementsAre(2, 3));
+}
+
+TEST(Vote, OfSeveralThatDifferTheLowestIsNamed) {
+  Vote vote(5);
+  vote.Begin(kCall, {100});
+  for (int rank = 0; rank < 5; ++rank) {
+    vote.Cast(rank, AllReduceOf(rank == 3 ? 1 : rank == 1 ? 2 : 0));
+  }
+  EXPECT_EQ(vote.Count().guilty, 1);
+}
+
+TEST(Vote, RanksThatAreGoneOrForgotTheirCallAreCountedByWhatOthersHeard) {
+  Vote vote(4);
+  vote.Begin(kCall, {100});
+  vote.Cast(0, AllReduceOf(6));
+  vote.Cast(1, AllReduceOf(6));
+  vote.Witness(2, AllReduceOf(5));
+  EXPECT_FALSE(vote.Complete());
+  vote.Cast(2, std::nullopt);
+  vote.OnGone(3);
+  EXPECT_TRUE(vote.Complete());
+  const Vote::Result result = vote.Count();
+  EXPECT_EQ(result.guilty, 2);
+  EXPECT_THAT(result.silent, ElementsAre(3));
+}
+
+TEST(Vote, ARanksOwnWordCountsMore) {
+  Vote vote(2);
+  vote.Begin(kCall, {100});
+  vote.Cast(0, AllReduceOf(6));
+  vote.Witness(0, AllReduceOf(5));
+  vote.Witness(1, AllReduceOf(5));
+  vote.Cast(1, AllReduceOf(6));
+  EXPECT_EQ(vote.Count().parties.size(), 1u);
+}
+
+TEST(Vote, TheEarliestCallIsVotedAboutAlsoAcrossTheEndOfNumbers) {
+  Vote vote(2);
+  EXPECT_TRUE(vote.Begin({Tag::kUntagged, 3}, {100}));
+  vote.Cast(0, AllReduceOf(6));
+  EXPECT_FALSE(vote.Begin({Tag::kUntagged, 3}, {200}));
+  EXPECT_FALSE(vote.Begin({Tag::kUntagged, 4}, {200}));
+  EXPECT_TRUE(vote.Begin({Tag::kUntagged, Tag::kCallMask}, {200}));
+  EXPECT_TRUE(vote.IsAbout({Tag::kUntagged, Tag::kCallMask}));
+  EXPECT_EQ(vote.until().at_ns, 200);
+  EXPECT_THAT(vote.Count().silent, ElementsAre(0, 1)) << "ballots about another call";
+  EXPECT_TRUE(vote.Begin({7, 900}, {300}));
+  vote.Stop();
+  EXPECT_FALSE(vote.on());
+}
+
+// ---- The exchange of ballots
+
+class MismatchTest : public testing::Test {
  protected:
   static constexpr int kRanks = 4, kMe = 1;
-  MismatchTest() {
-    for (int r = 0; r < kRanks; ++r) {
-      Member member;
-      member.endpoint = r == kMe ? nullptr : &endpoints[static_cast<size_t>(r)];
-      member.context = static_cast<Context>(10 + r);
-      members.push_back(member);
-    }
-    peers.emplace("c", "c", kMe, members);
-    mismatches.emplace(*this, *this, *peers, clock);
-  }
-  // ComparedCalls
-  std::optional<OwnCall> OwnCollective(CallId call) const override {
-    for (const OwnCall& one : open) {
-      if (one.id == call) {
-        return one;
-      }
-    }
-    return std::nullopt;
-  }
-  Deadline FirstDeadline() const override { return first_deadline; }
-  // CommShell
-  bool SaysNothing(int rank) const override { return rank == silent; }
-  void NeedFlush() override { ++flushes; }
-  void NeedAttention() override { wants_attention = true; }
-  void Disagree(CallId call, uint64_t sequence, const Vote::Result& votes) override {
-    disagreements.push_back({call, sequence, votes});
-    mismatches->Stop();  // as a communicator does when it ends
-  }
-  void Fail(const absl::Status& why) override {
-    failures.push_back(why);
-    mismatches->Stop();
-  }
+  static constexpr int64_t kLimitNs = 1000;
 
   static Descriptor Calls(int64_t count) {
     Call call;
@@ -62,28 +117,25 @@ class MismatchTest : public testing::Test, public ComparedCalls, public PlayedSh
     call.count = count;
     return call.descriptor();
   }
-  static Wiring WiringOf(uint32_t number, bool point_to_point = false) {
-    Wiring wiring;
-    wiring.call_number = number;
-    wiring.sequence = number;
-    wiring.point_to_point = point_to_point;
-    return wiring;
-  }
   static CallId Id(uint32_t number) { return {Tag::kUntagged, number}; }
-  // A call of this rank starts.
-  void Starts(uint32_t number, const Descriptor& mine) {
-    open.push_back({Id(number), number, mine});
-    mismatches->Meet(WiringOf(number), mine);
-  }
-  void Attend() {
-    while (std::exchange(wants_attention, false)) {
-      mismatches->Attend();
+  // Rank 0 has called something else than this rank.
+  void Differs(uint32_t number) { mismatches.Found(Id(number), 0, Calls(5), {kLimitNs}); }
+  // Does what the driver does soon after an event. `mine`: this rank's call, open or over.
+  void Attend(uint32_t number, std::optional<Descriptor> mine, int64_t now_ns = 0) {
+    const auto own = mine ? std::optional<OwnCall>({Id(number), number, *mine}) : std::nullopt;
+    if (auto ballot = mismatches.TakeBallot(own, /*forgotten=*/false)) {
+      ballots.push_back(*ballot);
+    }
+    if (const auto verdict = mismatches.TakeVerdict(now_ns)) {
+      verdicts.push_back(*verdict);
     }
   }
   void BallotOf(int rank, uint32_t number, const Descriptor& called) {
-    const std::string text = Ballot(number, called);
+    Hear(rank, Ballot(number, called));
+  }
+  void Hear(int rank, const std::string& text) {
     Reader reader(text);
-    mismatches->OnBallot(rank, reader);
+    mismatches.OnBallot(rank, reader, {kLimitNs});
   }
   static std::string Ballot(uint32_t number, const Descriptor& called, int32_t witnessed = -1) {
     std::string text;
@@ -98,169 +150,111 @@ class MismatchTest : public testing::Test, public ComparedCalls, public PlayedSh
     put(called);
     return text;
   }
-  size_t BallotsSent() const {
-    size_t sent = 0;
-    for (const PlayedPeer& endpoint : endpoints) {
-      sent += endpoint.urgent.size();
-    }
-    return sent;
-  }
-  Endpoint& From(int rank) { return endpoints[static_cast<size_t>(rank)]; }
 
-  FakeClock clock;
-  std::deque<PlayedPeer> endpoints{kRanks};
-  std::vector<Member> members;
-  std::optional<Peers> peers;
-  std::optional<Mismatches> mismatches;
-  std::vector<OwnCall> open;
-  Deadline first_deadline;
-  int silent = -1, flushes = 0;
-  bool wants_attention = false;
-  std::vector<Disagreement> disagreements;
-  std::vector<absl::Status> failures;
+  Mismatches mismatches{kMe, kRanks};
+  std::vector<std::string> ballots;
+  std::vector<Mismatches::Verdict> verdicts;
 };
 
-TEST_F(MismatchTest, EqualCallsAreNone) {
-  Starts(0, Calls(4));
-  mismatches->Compare(From(0), Id(0), Calls(4));
-  mismatches->NoteOver(WiringOf(0), Calls(4));
-  open.clear();
-  mismatches->Compare(From(2), Id(0), Calls(4));
-  EXPECT_FALSE(mismatches->voting());
-}
-
-TEST_F(MismatchTest, AnOpenCallIsComparedAtOnce) {
-  Starts(0, Calls(4));
-  mismatches->Compare(From(0), Id(0), Calls(5));
-  EXPECT_TRUE(mismatches->voting());
-}
-
-TEST_F(MismatchTest, ALaterCallIsComparedWhenItStarts) {
-  mismatches->Compare(From(0), Id(3), Calls(5));
-  EXPECT_FALSE(mismatches->voting());
-  Starts(3, Calls(4));
-  EXPECT_TRUE(mismatches->voting());
-}
-
-TEST_F(MismatchTest, ACallThatIsOverIsCompared) {
-  mismatches->NoteOver(WiringOf(7), Calls(4));
-  mismatches->Compare(From(0), Id(7), Calls(5));
-  EXPECT_TRUE(mismatches->voting());
-}
-
-TEST_F(MismatchTest, MessagesOfTwoRanksAreNotCompared) {
-  mismatches->Compare(From(0), Id(0), Calls(5));
-  mismatches->Meet(WiringOf(0, /*point_to_point=*/true), Calls(4));
-  EXPECT_FALSE(mismatches->voting());
-}
-
-TEST_F(MismatchTest, TheBallotGoesToAllThatListenOnce) {
-  silent = 3;
-  Starts(0, Calls(4));
-  mismatches->Compare(From(0), Id(0), Calls(5));
-  Attend();
-  EXPECT_EQ(BallotsSent(), 2u);
-  EXPECT_TRUE(endpoints[3].urgent.empty());
-  EXPECT_GT(flushes, 0);
-  mismatches->Attend();
-  EXPECT_EQ(BallotsSent(), 2u);
+TEST_F(MismatchTest, TheBallotIsSentOnce) {
+  mismatches.OnGone(3);
+  Differs(0);
+  EXPECT_TRUE(mismatches.voting());
+  Attend(0, Calls(4));
+  Attend(0, Calls(4));
+  ASSERT_EQ(ballots.size(), 1u);
+  EXPECT_TRUE(mismatches.gone(3)) << "it gets no ballot";
+  EXPECT_FALSE(mismatches.gone(2));
+  // Another rank counts what it says.
+  Mismatches other(2, kRanks);
+  Reader reader(ballots[0]);
+  other.OnBallot(kMe, reader, {kLimitNs});
+  const auto verdict = other.TakeVerdict(kLimitNs);
+  ASSERT_TRUE(verdict.has_value());
+  ASSERT_EQ(verdict->votes.parties.size(), 2u);
+  EXPECT_EQ(verdict->votes.parties[0].called, Calls(5)) << "heard from rank 0";
+  EXPECT_EQ(verdict->votes.parties[1].called, Calls(4));
 }
 
 TEST_F(MismatchTest, TheRankThatCalledSomethingElseIsGuilty) {
-  Starts(2, Calls(4));
-  mismatches->Compare(From(0), Id(2), Calls(5));
+  Differs(2);
   BallotOf(0, 2, Calls(5));
   BallotOf(2, 2, Calls(4));
-  Attend();
-  EXPECT_TRUE(disagreements.empty()) << "a ballot is missing";
+  Attend(2, Calls(4));
+  EXPECT_TRUE(verdicts.empty()) << "a ballot is missing";
   BallotOf(3, 2, Calls(4));
-  Attend();
-  ASSERT_EQ(disagreements.size(), 1u);
-  EXPECT_EQ(disagreements[0].votes.guilty, 0);
-  EXPECT_EQ(disagreements[0].sequence, 2u);
-  EXPECT_FALSE(mismatches->voting());
+  Attend(2, Calls(4));
+  ASSERT_EQ(verdicts.size(), 1u);
+  EXPECT_EQ(verdicts[0].votes.guilty, 0);
+  EXPECT_FALSE(mismatches.voting());
 }
 
 TEST_F(MismatchTest, ARankThatHasNotCalledYetVotesWhenItStarts) {
   BallotOf(0, 5, Calls(5));
-  Attend();
-  EXPECT_EQ(BallotsSent(), 0u) << "its own call is not known";
-  Starts(5, Calls(4));
-  Attend();
-  EXPECT_EQ(BallotsSent(), 3u);
+  Attend(5, std::nullopt);
+  EXPECT_TRUE(ballots.empty()) << "its own call is not known";
+  Attend(5, Calls(4));
+  EXPECT_EQ(ballots.size(), 1u);
+}
+
+TEST_F(MismatchTest, ARankThatHasForgottenItsCallSaysSo) {
+  Differs(0);
+  const auto ballot = mismatches.TakeBallot(std::nullopt, /*forgotten=*/true);
+  ASSERT_TRUE(ballot.has_value());
+  EXPECT_EQ(mismatches.TakeVerdict(kLimitNs)->votes.silent, (std::vector<int>{1, 2, 3}));
 }
 
 TEST_F(MismatchTest, BallotsAreAwaitedForALimitedTime) {
-  Starts(0, Calls(4));
-  mismatches->Compare(From(0), Id(0), Calls(5));
-  Attend();
-  mismatches->OnTick(clock.Now() + Vote::kVoteNs - 1);
-  EXPECT_TRUE(disagreements.empty());
-  mismatches->OnTick(clock.Now() + Vote::kVoteNs);
-  ASSERT_EQ(disagreements.size(), 1u);
-  EXPECT_EQ(disagreements[0].votes.guilty, -1) << "one against one";
-  EXPECT_EQ(disagreements[0].votes.silent, (std::vector<int>{2, 3}));
+  Differs(0);
+  Attend(0, Calls(4), kLimitNs - 1);
+  EXPECT_TRUE(verdicts.empty());
+  Attend(0, Calls(4), kLimitNs);
+  ASSERT_EQ(verdicts.size(), 1u);
+  EXPECT_EQ(verdicts[0].votes.guilty, -1) << "one against one";
+  EXPECT_EQ(verdicts[0].votes.silent, (std::vector<int>{2, 3}));
 }
 
-TEST_F(MismatchTest, ACallThatExpiresBeforeShortensTheVote) {
-  first_deadline = {clock.Now() + 10};
-  Starts(0, Calls(4));
-  mismatches->Compare(From(0), Id(0), Calls(5));
-  EXPECT_EQ(mismatches->until().at_ns, first_deadline.at_ns + Vote::kLateNs);
+TEST_F(MismatchTest, TheTimeFollowsThePathsAndACallThatExpiresBefore) {
+  EXPECT_EQ(Mismatches::Until(7, 3, Deadline::Never()).at_ns, 7 + Vote::kVoteNs + 6);
+  EXPECT_EQ(Mismatches::Until(7, 3, {17}).at_ns, 17 + Vote::kLateNs);
 }
 
 TEST_F(MismatchTest, ARankThatGoesIsNotAwaited) {
-  Starts(0, Calls(4));
-  mismatches->Compare(From(0), Id(0), Calls(5));
+  Differs(0);
   BallotOf(0, 0, Calls(5));
   BallotOf(2, 0, Calls(4));
-  Attend();
-  mismatches->OnGone(3);
-  Attend();
-  ASSERT_EQ(disagreements.size(), 1u);
-  EXPECT_EQ(disagreements[0].votes.guilty, 0);
+  Attend(0, Calls(4));
+  mismatches.OnGone(3);
+  Attend(0, Calls(4));
+  ASSERT_EQ(verdicts.size(), 1u);
+  EXPECT_EQ(verdicts[0].votes.guilty, 0);
 }
 
 TEST_F(MismatchTest, ADifferenceBetweenTwoCountsWhereAllCalledTheSame) {
-  Starts(0, Calls(4));
-  mismatches->FoundBetweenTwo(Id(0), absl::DataLossError("lengths differ"));
+  mismatches.FoundBetweenTwo(Id(0), absl::DataLossError("lengths differ"), {kLimitNs});
   for (const int r : {0, 2, 3}) {
     BallotOf(r, 0, Calls(4));
   }
-  Attend();
-  EXPECT_TRUE(disagreements.empty());
-  ASSERT_EQ(failures.size(), 1u);
-  EXPECT_EQ(failures[0].message(), "lengths differ");
+  Attend(0, Calls(4));
+  ASSERT_EQ(verdicts.size(), 1u);
+  EXPECT_EQ(verdicts[0].votes.parties.size(), 1u);
+  EXPECT_EQ(verdicts[0].between_two.message(), "lengths differ");
 }
 
-TEST_F(MismatchTest, ACallerWaitsForTheEndOfTheVote) {
-  mismatches->NoteOver(WiringOf(0), Calls(4));
-  mismatches->Compare(From(0), Id(0), Calls(5));
-  const RefPtr<Work> end = mismatches->End();
-  EXPECT_FALSE(end->done());
-  mismatches->OnTick(mismatches->until().at_ns);
-  EXPECT_TRUE(end->done());
-}
-
-TEST_F(MismatchTest, StopEndsTheVoteAndForgetsWhatWasHeard) {
-  mismatches->Compare(From(0), Id(1), Calls(5));
-  Starts(0, Calls(4));
-  mismatches->Compare(From(0), Id(0), Calls(5));
-  const RefPtr<Work> end = mismatches->End();
-  mismatches->Stop();
-  EXPECT_TRUE(end->done());
-  EXPECT_FALSE(mismatches->voting());
-  Starts(1, Calls(4));
-  EXPECT_FALSE(mismatches->voting());
+TEST_F(MismatchTest, StopEndsTheVote) {
+  Differs(0);
+  mismatches.Stop();
+  EXPECT_FALSE(mismatches.voting());
+  Attend(0, Calls(4), kLimitNs);
+  EXPECT_TRUE(ballots.empty());
+  EXPECT_TRUE(verdicts.empty());
 }
 
 TEST_F(MismatchTest, AMalformedBallotIsIgnored) {
-  Starts(0, Calls(4));
   for (const std::string& text :
        {std::string("x"), Ballot(0, Calls(5), kRanks), Ballot(0, Calls(5)) + "x"}) {
-    Reader reader(text);
-    mismatches->OnBallot(0, reader);
-    EXPECT_FALSE(mismatches->voting());
+    Hear(0, text);
+    EXPECT_FALSE(mismatches.voting());
   }
 }
 

@@ -23,20 +23,8 @@ class PlayedShell : public CommShell {
   }
   void StartWork(CallWork*) override { Unexpected<int>("StartWork"); }
   void NeedAttention() override { Unexpected<int>("NeedAttention"); }
-  void NeedFlush() override { Unexpected<int>("NeedFlush"); }
-  bool left(int) const override { return Unexpected<bool>("left"); }
-  bool SaysNothing(int) const override { return Unexpected<bool>("SaysNothing"); }
-  absl::Status CauseOf(int) const override { return Unexpected<absl::Status>("CauseOf"); }
-  int64_t silence_ns() const override { return Unexpected<int64_t>("silence_ns"); }
   void Fail(const absl::Status& why) override { Unexpected<int>("Fail: " + why.ToString()); }
-  void Disagree(CallId, uint64_t, const Vote::Result&) override { Unexpected<int>("Disagree"); }
-  void EndAsStale(const absl::Status&) override { Unexpected<int>("EndAsStale"); }
-  void EndCalls(const absl::Status&) override { Unexpected<int>("EndCalls"); }
-  std::shared_ptr<CommCore> MakeNext(const std::string&,
-                                     const std::vector<std::pair<int, Context>>&) override {
-    return Unexpected<std::shared_ptr<CommCore>>("MakeNext");
-  }
-  void GiveUp(CommCore&, absl::string_view) override { Unexpected<int>("GiveUp"); }
+  void EndHere(const absl::Status& why) override { Unexpected<int>("EndHere: " + why.ToString()); }
 
  private:
   template <typename T>

@@ -154,7 +154,7 @@ class Conversation {
     engine_->seat().RunInDriver([&] { core_->Open(); });
   }
   ~Conversation() {
-    engine_->seat().RunInDriver([&] { core_->ending().Leave("is over"); });
+    engine_->seat().RunInDriver([&] { core_->Leave("is over"); });
     engine_->Shutdown();
     for (const RefPtr<Work>& work : works_) {
       FUZZ_CHECK(work->done());

@@ -6,7 +6,7 @@ entrain_test_library(entrain_sim
           ${CMAKE_CURRENT_LIST_DIR}/virtual_transport.cc ${CMAKE_CURRENT_LIST_DIR}/virtual_world.cc
   DEPS entrain_comm)
 foreach(call IN ITEMS
-    clock_gettime close epoll_create1 epoll_ctl epoll_wait eventfd poll pthread_setname_np pthread_sigmask read sched_yield syscall
+    clock_gettime close epoll_create1 epoll_ctl epoll_wait eventfd poll pthread_create pthread_detach pthread_setname_np pthread_sigmask read sched_yield syscall
     write
     _ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_deleteIS1_EEPFvvE _ZNSt6thread4joinEv
     _ZN7entrain11RandomBytesEPvm _ZN7entrain17TransportRegistryEv

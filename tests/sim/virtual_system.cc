@@ -283,6 +283,24 @@ void __wrap__ZNSt6thread4joinEv(std::thread* self) {
   world->JoinThread(std::exchange(*reinterpret_cast<uint64_t*>(self), 0));
 }
 
+// pthread_create and pthread_detach, by which CallbackThread makes its thread
+int __real_pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*main)(void*),
+                          void* argument);
+int __wrap_pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*main)(void*),
+                          void* argument) {
+  VirtualWorld* const world = World();
+  if (world == nullptr) {
+    return __real_pthread_create(thread, attributes, main, argument);
+  }
+  *thread = world->StartThread([main, argument] { main(argument); });
+  return 0;
+}
+
+int __real_pthread_detach(pthread_t thread);
+int __wrap_pthread_detach(pthread_t thread) {
+  return World() == nullptr ? __real_pthread_detach(thread) : 0;
+}
+
 // entrain::RandomBytes
 void __real__ZN7entrain11RandomBytesEPvm(void* out, size_t bytes);
 void __wrap__ZN7entrain11RandomBytesEPvm(void* out, size_t bytes) {

@@ -109,7 +109,7 @@ absl::Status DeviceCall::OffloadOrHold(bool may_offload) {
 
 bool DeviceCall::Step(int64_t now_ns, bool* moved) {
   if (failed_.ok()) {
-    failed_ = core_->ending().status();
+    failed_ = core_->end().status();
   }
   if (failed_.ok()) {
     const auto over = Advance(moved);
@@ -127,8 +127,8 @@ bool DeviceCall::Step(int64_t now_ns, bool* moved) {
     }
     if (!failed_.ok()) {
       *moved = true;
-      core_->ending().EndHere(failed_);  // the other ranks wait for this rank
-      failed_ = core_->ending().status();
+      core_->EndHere(failed_);  // the other ranks wait for this rank
+      failed_ = core_->end().status();
     }
   }
   if (failed_.ok()) {

@@ -87,7 +87,7 @@ bool DeviceRunner::AllSettled() const {
 }
 
 absl::StatusOr<RefPtr<Work>> DeviceRunner::Start(Call call, bool blocks) {
-  ENTRAIN_RETURN_IF_ERROR(core_->ending().status());
+  ENTRAIN_RETURN_IF_ERROR(core_->end().status());
   ENTRAIN_ASSIGN_OR_RETURN(Device* const device, DeviceOf(call));
   const int64_t now = core_->engine().clock().Now();
   core_->funnel().SetDeadline(&call, now);
@@ -107,7 +107,7 @@ absl::StatusOr<RefPtr<Work>> DeviceRunner::Start(Call call, bool blocks) {
       !status.ok()) {
     // The other ranks wait for this rank, so the communicator must end. The device may have begun
     // the call, so the runner must wait for the end of the call.
-    core_->ending().EndHere(status);
+    core_->EndHere(status);
   }
   absl::MutexLock lock(&mutex_);
   calls_.push_back(started);
@@ -167,7 +167,7 @@ bool DeviceRunner::Look() {
   // True if all earlier calls are settled. Only then may the next call choose its method.
   bool turn = true;
   for (const auto& call : calls) {
-    if (!call->settled() && !turn && core_->ending().status().ok() &&
+    if (!call->settled() && !turn && core_->end().status().ok() &&
         !call->call().options.deadline.Passed(now)) {
       continue;
     }

@@ -1,4 +1,4 @@
-#include "lib/comm/membership.h"
+#include "lib/comm/blame.h"
 
 #include <algorithm>
 #include <utility>
@@ -8,13 +8,13 @@
 
 namespace entrain {
 
-Membership::Membership(int rank, int size)
+BlameDecision::BlameDecision(int rank, int size)
     : rank_(rank),
       answers_(static_cast<size_t>(size), Answer::kNone),
       left_(static_cast<size_t>(size), false) {}
 
-std::optional<Membership::Query> Membership::OnExpired(CallId call, int64_t now_ns,
-                                                       int64_t answer_ns) {
+std::optional<BlameDecision::Query> BlameDecision::OnExpired(CallId call, int64_t now_ns,
+                                                             int64_t answer_ns) {
   if (inquiring_) {
     return std::nullopt;
   }
@@ -26,7 +26,7 @@ std::optional<Membership::Query> Membership::OnExpired(CallId call, int64_t now_
   return Query{++nonce_, call};
 }
 
-bool Membership::OnAnswer(int rank, uint32_t nonce, Answer answer, Deadline more_by) {
+bool BlameDecision::OnAnswer(int rank, uint32_t nonce, Answer answer, Deadline more_by) {
   if (!inquiring_ || nonce != nonce_) {
     return false;
   }
@@ -39,18 +39,18 @@ bool Membership::OnAnswer(int rank, uint32_t nonce, Answer answer, Deadline more
   return true;
 }
 
-void Membership::OnBytes(int rank) {
+void BlameDecision::OnBytes(int rank) {
   Answer& answer = answers_[static_cast<size_t>(rank)];
   if (answer == Answer::kNone) {
     answer = Answer::kStarted;
   }
 }
 
-void Membership::OnLeft(int rank) {
+void BlameDecision::OnLeft(int rank) {
   left_[static_cast<size_t>(rank)] = true;
 }
 
-void Membership::OnLost(int rank, int64_t now_ns, int64_t grace_ns) {
+void BlameDecision::OnLost(int rank, int64_t now_ns, int64_t grace_ns) {
   if (lost_ < 0) {
     lost_ = rank;
     lost_until_ = {now_ns + grace_ns};
@@ -62,16 +62,16 @@ void Membership::OnLost(int rank, int64_t now_ns, int64_t grace_ns) {
   }
 }
 
-void Membership::OnFinished() {
+void BlameDecision::OnFinished() {
   inquiring_ = false;
 }
 
-Deadline Membership::next_tick() const {
+Deadline BlameDecision::next_tick() const {
   const Deadline inquiry = !inquiring_ ? Deadline::Never() : AllAnswered() ? Deadline{0} : until_;
   return losing() ? std::min(inquiry, lost_until_) : inquiry;
 }
 
-bool Membership::AllAnswered() const {
+bool BlameDecision::AllAnswered() const {
   for (size_t r = 0; r < answers_.size(); ++r) {
     if ((answers_[r] == Answer::kNone && !left_[r]) || answers_[r] == Answer::kElsewhere) {
       return false;
@@ -80,7 +80,7 @@ bool Membership::AllAnswered() const {
   return true;
 }
 
-std::vector<int> Membership::With(Answer answer) const {
+std::vector<int> BlameDecision::With(Answer answer) const {
   std::vector<int> ranks;
   for (size_t r = 0; r < answers_.size(); ++r) {
     if (answers_[r] == answer && !(answer == Answer::kNone && left_[r])) {
@@ -90,7 +90,7 @@ std::vector<int> Membership::With(Answer answer) const {
   return ranks;
 }
 
-std::optional<Membership::Verdict> Membership::OnTick(int64_t now_ns) {
+std::optional<BlameDecision::Verdict> BlameDecision::OnTick(int64_t now_ns) {
   if (losing() && lost_until_.Passed(now_ns)) {
     return Verdict{true, {}, std::exchange(lost_, -1), Answer::kNone, "", {}};
   }

@@ -1,4 +1,4 @@
-// Decides which rank is to blame when a call's deadline has passed. Membership is a pure state
+// Decides which rank is to blame when a call's deadline has passed. BlameDecision is a pure state
 // machine, (state, event, time) -> actions, without I/O and clock.
 //
 // In a ring algorithm, a rank waits for its neighbour. The neighbour is usually innocent, because
@@ -34,7 +34,7 @@ struct CallId {
   friend bool operator==(const CallId&, const CallId&) = default;
 };
 
-class Membership {
+class BlameDecision {
  public:
   static constexpr int64_t kAnswerNs = 150 * kMillisecond;
   static constexpr int64_t kGraceNs = 100 * kMillisecond;
@@ -68,7 +68,7 @@ class Membership {
     std::vector<int> late;
   };
 
-  Membership(int rank, int size);
+  BlameDecision(int rank, int size);
 
   // Must be called when a call's deadline has passed. Returns the query that the caller must send
   // to every member that has not left. Returns nullopt if an inquiry is already under way.

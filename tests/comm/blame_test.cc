@@ -1,4 +1,4 @@
-#include "lib/comm/membership.h"
+#include "lib/comm/blame.h"
 
 #include "gtest/gtest.h"
 
@@ -6,24 +6,24 @@ namespace entrain {
 namespace {
 
 constexpr CallId kCall{7, 41};
-using Answer = Membership::Answer;
+using Answer = BlameDecision::Answer;
 
-TEST(Membership, SilentRankIsGuiltyBeforeAbsentOne) {
-  Membership machine(0, 4);
+TEST(BlameDecision, SilentRankIsGuiltyBeforeAbsentOne) {
+  BlameDecision machine(0, 4);
   const auto query = machine.OnExpired(kCall, 1000);
   ASSERT_TRUE(query.has_value());
   machine.OnAnswer(1, query->nonce, Answer::kAbsent);
   machine.OnAnswer(3, query->nonce, Answer::kStarted);
   EXPECT_FALSE(machine.OnTick(1000).has_value());
-  EXPECT_EQ(machine.next_tick().at_ns, 1000 + Membership::kAnswerNs);
-  const auto verdict = machine.OnTick(1000 + Membership::kAnswerNs);
+  EXPECT_EQ(machine.next_tick().at_ns, 1000 + BlameDecision::kAnswerNs);
+  const auto verdict = machine.OnTick(1000 + BlameDecision::kAnswerNs);
   ASSERT_TRUE(verdict.has_value());
   EXPECT_EQ(verdict->guilty, 2);
   EXPECT_EQ(verdict->call, kCall);
 }
 
-TEST(Membership, AbsentRanksAreNamedAsSoonAsAllHaveAnswered) {
-  Membership machine(2, 4);
+TEST(BlameDecision, AbsentRanksAreNamedAsSoonAsAllHaveAnswered) {
+  BlameDecision machine(2, 4);
   const auto query = machine.OnExpired(kCall, 5);
   machine.OnAnswer(0, query->nonce, Answer::kStarted);
   machine.OnAnswer(1, query->nonce, Answer::kAbsent);
@@ -35,8 +35,8 @@ TEST(Membership, AbsentRanksAreNamedAsSoonAsAllHaveAnswered) {
   EXPECT_NE(verdict->reason.find("ranks 1, 3"), std::string::npos) << verdict->reason;
 }
 
-TEST(Membership, NobodyIsGuiltyWhenAllHaveStarted) {
-  Membership machine(0, 2);
+TEST(BlameDecision, NobodyIsGuiltyWhenAllHaveStarted) {
+  BlameDecision machine(0, 2);
   const auto query = machine.OnExpired(kCall, 5);
   machine.OnAnswer(1, query->nonce, Answer::kStarted);
   const auto verdict = machine.OnTick(6);
@@ -44,11 +44,11 @@ TEST(Membership, NobodyIsGuiltyWhenAllHaveStarted) {
   EXPECT_EQ(verdict->guilty, -1);
 }
 
-TEST(Membership, AnswersToAnEarlierInquiryDoNotCount) {
-  Membership machine(0, 2);
+TEST(BlameDecision, AnswersToAnEarlierInquiryDoNotCount) {
+  BlameDecision machine(0, 2);
   const auto first = machine.OnExpired(kCall, 5);
   machine.OnFinished();
-  EXPECT_FALSE(machine.OnTick(5 + Membership::kAnswerNs).has_value());
+  EXPECT_FALSE(machine.OnTick(5 + BlameDecision::kAnswerNs).has_value());
   const auto second = machine.OnExpired({7, 42}, 10);
   ASSERT_TRUE(second.has_value());
   EXPECT_FALSE(machine.OnAnswer(1, first->nonce, Answer::kStarted));
@@ -57,8 +57,8 @@ TEST(Membership, AnswersToAnEarlierInquiryDoNotCount) {
   EXPECT_TRUE(machine.OnTick(11).has_value());
 }
 
-TEST(Membership, RanksThatLeftAreNotWaitedFor) {
-  Membership machine(0, 3);
+TEST(BlameDecision, RanksThatLeftAreNotWaitedFor) {
+  BlameDecision machine(0, 3);
   machine.OnLeft(2);
   const auto query = machine.OnExpired(kCall, 5);
   machine.OnAnswer(1, query->nonce, Answer::kStarted);
@@ -68,38 +68,38 @@ TEST(Membership, RanksThatLeftAreNotWaitedFor) {
   EXPECT_EQ(verdict->reason, "it has destroyed its communicator");
 }
 
-TEST(Membership, LostRankIsGuiltyAfterTheGrace) {
-  Membership machine(0, 4);
+TEST(BlameDecision, LostRankIsGuiltyAfterTheGrace) {
+  BlameDecision machine(0, 4);
   machine.OnLost(3, 100);
   machine.OnLost(1, 200);  // exited because of the first
   EXPECT_TRUE(machine.losing());
-  EXPECT_FALSE(machine.OnTick(100 + Membership::kGraceNs - 1).has_value());
-  const auto verdict = machine.OnTick(100 + Membership::kGraceNs);
+  EXPECT_FALSE(machine.OnTick(100 + BlameDecision::kGraceNs - 1).has_value());
+  const auto verdict = machine.OnTick(100 + BlameDecision::kGraceNs);
   ASSERT_TRUE(verdict.has_value());
   EXPECT_TRUE(verdict->lost);
   EXPECT_EQ(verdict->guilty, 3);
   EXPECT_FALSE(machine.losing());
 }
 
-TEST(Membership, RankLostDuringAnInquiryIsNotTakenForSilent) {
-  Membership machine(0, 3);
-  const int64_t lost_at = Membership::kAnswerNs - kMillisecond;
+TEST(BlameDecision, RankLostDuringAnInquiryIsNotTakenForSilent) {
+  BlameDecision machine(0, 3);
+  const int64_t lost_at = BlameDecision::kAnswerNs - kMillisecond;
   ASSERT_TRUE(machine.OnExpired(kCall, 0).has_value());
   machine.OnLost(2, lost_at);
-  const auto verdict = machine.OnTick(Membership::kAnswerNs);
+  const auto verdict = machine.OnTick(BlameDecision::kAnswerNs);
   ASSERT_TRUE(verdict.has_value());
   EXPECT_FALSE(verdict->lost);
   EXPECT_EQ(verdict->guilty, 1);
 }
 
-TEST(Membership, OneInquiryAtATime) {
-  Membership machine(0, 2);
+TEST(BlameDecision, OneInquiryAtATime) {
+  BlameDecision machine(0, 2);
   EXPECT_TRUE(machine.OnExpired(kCall, 5).has_value());
   EXPECT_FALSE(machine.OnExpired({0, 1}, 6).has_value());
 }
 
-TEST(Membership, MemberWithAnExcuseIsNamedAfterOneWithout) {
-  Membership machine(0, 4);
+TEST(BlameDecision, MemberWithAnExcuseIsNamedAfterOneWithout) {
+  BlameDecision machine(0, 4);
   const auto query = machine.OnExpired(kCall, 0);
   machine.OnAnswer(1, query->nonce, Answer::kExcused);
   machine.OnAnswer(2, query->nonce, Answer::kStarted);
@@ -112,22 +112,22 @@ TEST(Membership, MemberWithAnExcuseIsNamedAfterOneWithout) {
   EXPECT_EQ(verdict->late, (std::vector<int>{1, 3}));
 }
 
-TEST(Membership, AllThatHaveNotComeAreNamedWhateverKeepsThem) {
-  Membership machine(0, 5);
+TEST(BlameDecision, AllThatHaveNotComeAreNamedWhateverKeepsThem) {
+  BlameDecision machine(0, 5);
   const auto query = machine.OnExpired(kCall, 0);
   machine.OnAnswer(1, query->nonce, Answer::kAbsent);
   machine.OnAnswer(2, query->nonce, Answer::kStarted);
   machine.OnAnswer(4, query->nonce, Answer::kAbsent);
-  const auto verdict = machine.OnTick(Membership::kAnswerNs);
+  const auto verdict = machine.OnTick(BlameDecision::kAnswerNs);
   ASSERT_TRUE(verdict.has_value());
   EXPECT_EQ(verdict->guilty, 3);
   EXPECT_EQ(verdict->reason, "it does not answer (not started: ranks 1, 4)");
   EXPECT_EQ(verdict->late, (std::vector<int>{1, 3, 4}));
 }
 
-TEST(Membership, MemberThatFindsOutForWhomItWaitsIsGivenTheTimeOnce) {
-  constexpr int64_t kAnswer = Membership::kAnswerNs;
-  Membership machine(0, 2);
+TEST(BlameDecision, MemberThatFindsOutForWhomItWaitsIsGivenTheTimeOnce) {
+  constexpr int64_t kAnswer = BlameDecision::kAnswerNs;
+  BlameDecision machine(0, 2);
   const auto query = machine.OnExpired(kCall, 0);
   machine.OnAnswer(1, query->nonce, Answer::kElsewhere, {2 * kAnswer});
   EXPECT_FALSE(machine.OnTick(kAnswer).has_value());
@@ -147,10 +147,10 @@ TEST(Membership, MemberThatFindsOutForWhomItWaitsIsGivenTheTimeOnce) {
 }
 
 // With a round trip of 300 ms, a question at the deadline is answered 300 ms later.
-TEST(Membership, AnswersAndReasonsFromAfarAreAwaited) {
+TEST(BlameDecision, AnswersAndReasonsFromAfarAreAwaited) {
   constexpr int64_t kTrip = 300 * kMillisecond;
-  Membership machine(0, 3);
-  const auto query = machine.OnExpired(kCall, 0, Membership::kAnswerNs + 2 * kTrip);
+  BlameDecision machine(0, 3);
+  const auto query = machine.OnExpired(kCall, 0, BlameDecision::kAnswerNs + 2 * kTrip);
   EXPECT_FALSE(machine.OnTick(kTrip - 1).has_value());
   machine.OnAnswer(1, query->nonce, Answer::kStarted);
   machine.OnAnswer(2, query->nonce, Answer::kAbsent);
@@ -158,9 +158,9 @@ TEST(Membership, AnswersAndReasonsFromAfarAreAwaited) {
   ASSERT_TRUE(verdict.has_value());
   EXPECT_EQ(verdict->guilty, 2);
 
-  machine.OnLost(1, 0, Membership::kGraceNs + kTrip);
-  EXPECT_FALSE(machine.OnTick(Membership::kGraceNs + kTrip - 1).has_value());
-  EXPECT_EQ(machine.OnTick(Membership::kGraceNs + kTrip)->guilty, 1);
+  machine.OnLost(1, 0, BlameDecision::kGraceNs + kTrip);
+  EXPECT_FALSE(machine.OnTick(BlameDecision::kGraceNs + kTrip - 1).has_value());
+  EXPECT_EQ(machine.OnTick(BlameDecision::kGraceNs + kTrip)->guilty, 1);
 }
 
 }  // namespace
