@@ -11,7 +11,7 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
-#include "lib/comm/launcher.h"
+#include "lib/comm/launch/launcher.h"
 #include "tools/perf/cores.h"
 
 namespace entrain::perf {

@@ -39,7 +39,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/config.h"
 #include "lib/base/status.h"
-#include "lib/comm/launcher.h"
+#include "lib/comm/launch/launcher.h"
 #include "lib/net/interfaces.h"
 #include "lib/net/listener.h"
 #include "nlohmann/json.hpp"

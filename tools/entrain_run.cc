@@ -19,7 +19,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/config.h"
 #include "lib/base/status.h"
-#include "lib/comm/launcher.h"
+#include "lib/comm/launch/launcher.h"
 #include "lib/net/listener.h"
 #include "lib/net/security.h"
 #include "lib/store/store.h"

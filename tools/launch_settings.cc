@@ -5,8 +5,8 @@
 
 #include "lib/base/config.h"
 #include "lib/base/status.h"
-#include "lib/comm/overrides.h"
-#include "lib/comm/tuning.h"
+#include "lib/comm/plan/overrides.h"
+#include "lib/comm/plan/tuning.h"
 #include "lib/net/interfaces.h"
 #include "lib/net/keep_alive.h"
 #include "lib/net/key_file.h"

@@ -42,7 +42,6 @@
 #include "absl/status/statusor.h"
 
 #include "lib/base/bytes.h"
-#include "transports/node_pool.h"
 #include "transports/tag_table.h"
 #include "transports/transport.h"
 

@@ -7,7 +7,7 @@
 #include "lib/api/handles.h"
 #include "lib/base/config.h"
 #include "lib/base/status.h"
-#include "lib/comm/launcher.h"
+#include "lib/comm/launch/launcher.h"
 
 namespace entrain::api {
 

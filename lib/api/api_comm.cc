@@ -18,7 +18,7 @@
 #include "lib/base/dtype.h"
 #include "lib/base/log.h"
 #include "lib/base/status.h"
-#include "lib/comm/flight_log.h"
+#include "lib/comm/flight/flight_log.h"
 
 using namespace entrain::api;  // NOLINT: the functions of the C API are global
 using entrain::Communicator;

@@ -17,9 +17,9 @@
 #include "lib/base/config.h"
 #include "lib/base/log.h"
 #include "lib/base/status.h"
-#include "lib/comm/creation.h"
-#include "lib/comm/launcher.h"
-#include "lib/comm/runtime.h"
+#include "lib/comm/create/creation.h"
+#include "lib/comm/create/runtime.h"
+#include "lib/comm/launch/launcher.h"
 #include "lib/net/socket.h"
 #include "lib/store/prefix_store.h"
 

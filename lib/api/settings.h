@@ -9,7 +9,7 @@
 
 #include "include/entrain/comm.h"
 #include "lib/comm/communicator.h"
-#include "lib/comm/runtime.h"
+#include "lib/comm/create/runtime.h"
 
 namespace entrain::api {
 

@@ -4,7 +4,7 @@
 
 #include "lib/base/call.h"
 #include "lib/comm/communicator.h"
-#include "lib/comm/runtime.h"
+#include "lib/comm/create/runtime.h"
 
 namespace entrain::api {
 

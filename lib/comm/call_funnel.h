@@ -27,14 +27,14 @@
 
 #include "lib/base/call.h"
 #include "lib/base/callback_thread.h"
-#include "lib/comm/blame.h"
 #include "lib/comm/call_numbers.h"
 #include "lib/comm/call_work.h"
-#include "lib/comm/comm_end.h"
 #include "lib/comm/comm_shell.h"
 #include "lib/comm/core_config.h"
+#include "lib/comm/failure/blame.h"
+#include "lib/comm/failure/comm_end.h"
 #include "lib/comm/peers.h"
-#include "lib/comm/planner.h"
+#include "lib/comm/plan/planner.h"
 #include "lib/memory/buffer.h"
 
 namespace entrain {

@@ -13,7 +13,7 @@
 
 #include "lib/base/call.h"
 #include "lib/comm/comm_shell.h"
-#include "lib/comm/flight_recorder.h"
+#include "lib/comm/flight/flight_recorder.h"
 #include "lib/engine/engine.h"
 #include "lib/engine/executor.h"
 #include "lib/engine/work.h"

@@ -11,7 +11,7 @@
 
 #include "lib/base/status.h"
 #include "lib/comm/contribution.h"
-#include "lib/comm/flight_log.h"
+#include "lib/comm/flight/flight_log.h"
 
 namespace entrain {
 namespace {

@@ -16,7 +16,7 @@
 #include "lib/base/log.h"
 #include "lib/base/status.h"
 #include "lib/comm/comm_core.h"
-#include "lib/comm/flight_log.h"
+#include "lib/comm/flight/flight_log.h"
 
 namespace entrain {
 

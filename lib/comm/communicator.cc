@@ -7,9 +7,9 @@
 
 #include "lib/base/status.h"
 #include "lib/comm/comm_core.h"
+#include "lib/comm/create/runtime.h"
+#include "lib/comm/create/split_work.h"
 #include "lib/comm/device_calls.h"
-#include "lib/comm/runtime.h"
-#include "lib/comm/split_work.h"
 
 namespace entrain {
 namespace {

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "lib/comm/cost_model.h"
-#include "lib/comm/overrides.h"
 #include "lib/comm/peers.h"
-#include "lib/comm/tuning.h"
+#include "lib/comm/plan/cost_model.h"
+#include "lib/comm/plan/overrides.h"
+#include "lib/comm/plan/tuning.h"
 
 namespace entrain {
 

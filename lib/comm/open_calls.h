@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "lib/base/clock.h"
-#include "lib/comm/call_notes.h"
 #include "lib/comm/call_work.h"
-#include "lib/comm/failure_words.h"
+#include "lib/comm/failure/call_notes.h"
+#include "lib/comm/failure/failure_words.h"
 
 namespace entrain {
 

@@ -71,10 +71,17 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/mpsc_queue.h"
-#include "lib/engine/job.h"
 #include "lib/engine/work.h"
 
 namespace entrain {
+
+// A task for the driver.
+// A job deletes itself in Run, or its submitter keeps it alive until Run has returned.
+class Job : public MpscNode {
+ public:
+  virtual ~Job() = default;
+  virtual void Run() = 0;  // [driver]
+};
 
 // The objects that the driver polls: transports and deadlines. All functions are [driver].
 class Polled {

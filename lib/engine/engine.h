@@ -107,7 +107,7 @@ class Engine final : public Events, private Polled {
   void OpenContext(Context context, std::shared_ptr<ContextOwner> owner);
   // From now on, drops data for the context. Its owner still gets control messages, OnLost and
   // OnTick. It needs them because after a failure the ranks may still agree on the ranks that go on
-  // (lib/comm/survivors.h).
+  // (lib/comm/failure/survivors.h).
   void RevokeContext(Context context);
   // Revokes the context. Releases its owner at the end of the current Turn.
   void CloseContext(Context context);

@@ -1,5 +1,5 @@
 // A store: meetings of ranks, and a small shared map. Ranks find each other in the store. Later
-// they use the store only when they look for newcomers (lib/comm/applications.h).
+// they use the store only when they look for newcomers (lib/comm/create/applications.h).
 //
 // Thread safety: any thread may use a Store. If the Stop's deadline ends a blocking call, the error
 // is kDeadlineExceeded and names the key. If the Stop's flag ends the call, the error is kAborted.

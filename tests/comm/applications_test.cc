@@ -1,4 +1,4 @@
-#include "lib/comm/applications.h"
+#include "lib/comm/create/applications.h"
 
 #include <memory>
 #include <string>
@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 
 #include "lib/base/status.h"
-#include "lib/comm/bootstrap.h"
+#include "lib/comm/create/bootstrap.h"
 
 namespace entrain {
 namespace {

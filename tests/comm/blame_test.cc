@@ -1,4 +1,4 @@
-#include "lib/comm/blame.h"
+#include "lib/comm/failure/blame.h"
 
 #include "gtest/gtest.h"
 

@@ -1,4 +1,4 @@
-#include "lib/comm/call_notes.h"
+#include "lib/comm/failure/call_notes.h"
 
 #include "gtest/gtest.h"
 

@@ -13,8 +13,8 @@
 #include "gtest/gtest.h"
 
 #include "lib/base/cpu_set.h"
-#include "lib/comm/planner.h"
-#include "lib/comm/tuning.h"
+#include "lib/comm/plan/planner.h"
+#include "lib/comm/plan/tuning.h"
 #include "tests/support/ranks.h"
 
 namespace entrain {

@@ -22,7 +22,7 @@
 
 #include "lib/base/status.h"
 #include "lib/comm/communicator.h"
-#include "lib/comm/runtime.h"
+#include "lib/comm/create/runtime.h"
 #include "lib/store/store.h"
 
 namespace entrain {

@@ -8,7 +8,7 @@
 #include "gtest/gtest.h"
 
 #include "lib/comm/communicator.h"
-#include "lib/comm/runtime.h"
+#include "lib/comm/create/runtime.h"
 #include "lib/store/store.h"
 
 namespace entrain {

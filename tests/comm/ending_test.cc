@@ -1,6 +1,6 @@
 // How a communicator ends: which error counts, and what the other ranks are told. comm_core_test.cc has
 // the messages.
-#include "lib/comm/ending.h"
+#include "lib/comm/failure/ending.h"
 
 #include <optional>
 #include <string>

@@ -21,9 +21,9 @@
 #include "gtest/gtest.h"
 
 #include "lib/base/status.h"
-#include "lib/comm/bootstrap.h"
-#include "lib/comm/runtime.h"
-#include "lib/comm/tuning.h"
+#include "lib/comm/create/bootstrap.h"
+#include "lib/comm/create/runtime.h"
+#include "lib/comm/plan/tuning.h"
 #include "lib/store/store.h"
 #include "tests/support/ranks.h"
 #include "tests/support/transports.h"

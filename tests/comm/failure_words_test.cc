@@ -1,5 +1,5 @@
 // The sentences of a communicator about its failures.
-#include "lib/comm/failure_words.h"
+#include "lib/comm/failure/failure_words.h"
 
 #include <vector>
 

@@ -12,7 +12,7 @@
 #include "gtest/gtest.h"
 
 #include "lib/base/status.h"
-#include "lib/comm/runtime.h"
+#include "lib/comm/create/runtime.h"
 #include "tests/support/ranks.h"
 
 namespace entrain {

@@ -1,6 +1,6 @@
 // The contents of dumps of running communicators, while calls are under way, while a driver is
 // stuck, and with many threads.
-#include "lib/comm/flight_log.h"
+#include "lib/comm/flight/flight_log.h"
 
 #include <atomic>
 #include <csignal>
@@ -21,7 +21,7 @@
 
 #include "lib/base/status.h"
 #include "lib/comm/comm_core.h"
-#include "lib/comm/flight_socket.h"
+#include "lib/comm/flight/flight_socket.h"
 #include "lib/net/local_socket.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/ranks.h"

@@ -1,5 +1,5 @@
 // The ring of calls, and the text of a dump.
-#include "lib/comm/flight_recorder.h"
+#include "lib/comm/flight/flight_recorder.h"
 
 #include <atomic>
 #include <string>
@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 
 #include "lib/base/status.h"
-#include "lib/comm/flight_dump.h"
+#include "lib/comm/flight/flight_dump.h"
 #include "nlohmann/json.hpp"
 #include "transports/transport.h"
 

@@ -18,7 +18,7 @@
 #include "gtest/gtest.h"
 
 #include "lib/base/status.h"
-#include "lib/comm/applications.h"
+#include "lib/comm/create/applications.h"
 #include "tests/comm/newcomers.h"
 
 namespace entrain {

@@ -1,6 +1,6 @@
 // How an asking rank finds the rank to blame. The test plays the queries and answers of the other
 // ranks.
-#include "lib/comm/inquiry.h"
+#include "lib/comm/failure/inquiry.h"
 
 #include <string>
 #include <vector>

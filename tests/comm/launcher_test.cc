@@ -1,4 +1,4 @@
-#include "lib/comm/launcher.h"
+#include "lib/comm/launch/launcher.h"
 
 #include <algorithm>
 #include <map>

@@ -1,4 +1,4 @@
-#include "lib/comm/launching_process.h"
+#include "lib/comm/launch/launching_process.h"
 
 #include <algorithm>
 #include <cstdio>

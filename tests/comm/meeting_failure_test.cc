@@ -23,7 +23,7 @@
 
 #include "lib/base/status.h"
 #include "lib/comm/communicator.h"
-#include "lib/comm/runtime.h"
+#include "lib/comm/create/runtime.h"
 #include "lib/store/store.h"
 #include "tests/store/store_source.h"
 #include "tests/support/passing_store.h"

@@ -1,5 +1,5 @@
 // Ranks that called different things. The test plays the other ranks.
-#include "lib/comm/mismatch.h"
+#include "lib/comm/failure/mismatch.h"
 
 #include <optional>
 #include <string>

@@ -14,9 +14,9 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
-#include "lib/comm/applications.h"
 #include "lib/comm/communicator.h"
-#include "lib/comm/runtime.h"
+#include "lib/comm/create/applications.h"
+#include "lib/comm/create/runtime.h"
 #include "lib/store/function_store.h"
 #include "lib/store/store.h"
 #include "tests/support/processes.h"

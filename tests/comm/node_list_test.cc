@@ -1,4 +1,4 @@
-#include "lib/comm/node_list.h"
+#include "lib/comm/launch/node_list.h"
 
 #include <string>
 

@@ -1,5 +1,5 @@
 // Memory for the peers of a runtime, with and without a call that uses it.
-#include "lib/comm/peer_memory.h"
+#include "lib/comm/create/peer_memory.h"
 
 #include <memory>
 #include <string>

@@ -1,4 +1,4 @@
-#include "lib/comm/peer_silence.h"
+#include "lib/comm/failure/peer_silence.h"
 
 #include "gtest/gtest.h"
 

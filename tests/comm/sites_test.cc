@@ -5,7 +5,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "lib/comm/planner.h"
+#include "lib/comm/plan/planner.h"
 
 namespace entrain {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "lib/base/status.h"
 #include "lib/comm/communicator.h"
-#include "lib/comm/runtime.h"
+#include "lib/comm/create/runtime.h"
 #include "lib/store/store.h"
 #include "tests/support/namespaces.h"
 

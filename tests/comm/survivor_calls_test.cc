@@ -1,5 +1,5 @@
 // What calls of agree and shrink return. The test plays the core and the network of three ranks.
-#include "lib/comm/survivor_calls.h"
+#include "lib/comm/failure/survivor_calls.h"
 
 #include <cerrno>
 #include <deque>

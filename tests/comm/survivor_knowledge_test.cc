@@ -1,4 +1,4 @@
-#include "lib/comm/survivor_knowledge.h"
+#include "lib/comm/failure/survivor_knowledge.h"
 
 #include <utility>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "lib/comm/survivor_messages.h"
+#include "lib/comm/failure/survivor_messages.h"
 
 #include <string>
 

@@ -1,4 +1,4 @@
-// The machine of lib/comm/survivors.h on a virtual network: crashes (also in the middle of sending), lost and slow paths,
+// The machine of lib/comm/failure/survivors.h on a virtual network: crashes (also in the middle of sending), lost and slow paths,
 // stopped ranks, ranks that call late or leave. Every seed is a run. When a run fails, the test
 // prints its seed; then
 //   ENTRAIN_SIMULATION_FIRST=SEED ENTRAIN_SIMULATION_SEEDS=1 ENTRAIN_SIMULATION_TRACE=1 survivors_simulation_test
@@ -17,7 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "gtest/gtest.h"
 
-#include "lib/comm/survivors.h"
+#include "lib/comm/failure/survivors.h"
 #include "tests/sim/seeds.h"
 #include "tests/sim/virtual_network.h"
 

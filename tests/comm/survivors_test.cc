@@ -1,4 +1,4 @@
-#include "lib/comm/survivors.h"
+#include "lib/comm/failure/survivors.h"
 
 #include <deque>
 #include <memory>

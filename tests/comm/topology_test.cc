@@ -1,9 +1,9 @@
-#include "lib/comm/topology.h"
+#include "lib/comm/plan/topology.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "lib/comm/planner.h"
+#include "lib/comm/plan/planner.h"
 
 namespace entrain {
 namespace {

@@ -1,4 +1,4 @@
-#include "lib/comm/tuning.h"
+#include "lib/comm/plan/tuning.h"
 
 #include <cstdio>
 #include <fstream>
@@ -13,7 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "lib/comm/planner.h"
+#include "lib/comm/plan/planner.h"
 
 namespace entrain {
 namespace {

@@ -7,7 +7,7 @@
 #include "gtest/gtest.h"
 
 #include "lib/comm/communicator.h"
-#include "lib/comm/runtime.h"
+#include "lib/comm/create/runtime.h"
 #include "lib/device/calls/device_runner.h"
 #include "lib/device/registry.h"
 #include "lib/store/store.h"

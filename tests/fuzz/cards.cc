@@ -1,8 +1,8 @@
-// The table of cards that a rank gets at a meeting: lib/comm/bootstrap takes it apart and compares
+// The table of cards that a rank gets at a meeting: lib/comm/create/bootstrap takes it apart and compares
 // the ranks. Also the addresses in the cards, by which transports decide whether they reach a peer.
 #include "lib/base/status.h"
-#include "lib/comm/bootstrap.h"
-#include "lib/comm/topology.h"
+#include "lib/comm/create/bootstrap.h"
+#include "lib/comm/plan/topology.h"
 #include "lib/store/gathering.h"
 #include "tests/fuzz/target.h"
 #include "transports/tcp/tcp_address.h"

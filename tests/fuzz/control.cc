@@ -6,7 +6,7 @@
 
 #include "lib/base/status.h"
 #include "lib/comm/comm_core.h"
-#include "lib/comm/tuning.h"
+#include "lib/comm/plan/tuning.h"
 #include "lib/net/socket.h"
 #include "tests/fuzz/target.h"
 

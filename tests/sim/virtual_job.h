@@ -19,7 +19,7 @@
 
 #include "lib/base/status.h"
 #include "lib/comm/communicator.h"
-#include "lib/comm/runtime.h"
+#include "lib/comm/create/runtime.h"
 #include "tests/sim/seeds.h"
 #include "tests/sim/virtual_store.h"
 #include "tests/sim/virtual_world.h"

@@ -10,7 +10,7 @@
 
 #include "lib/base/cpu_quota.h"
 #include "lib/comm/communicator.h"
-#include "lib/comm/runtime.h"
+#include "lib/comm/create/runtime.h"
 
 namespace entrain {
 

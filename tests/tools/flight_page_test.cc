@@ -13,7 +13,7 @@
 #include "gtest/gtest.h"
 
 #include "lib/base/status.h"
-#include "lib/comm/flight_dump.h"
+#include "lib/comm/flight/flight_dump.h"
 #include "nlohmann/json.hpp"
 
 namespace entrain::perf {

@@ -24,8 +24,8 @@
 #include "gtest/gtest.h"
 
 #include "lib/base/crc32c.h"
-#include "lib/comm/applications.h"
-#include "lib/comm/runtime.h"
+#include "lib/comm/create/applications.h"
+#include "lib/comm/create/runtime.h"
 #include "lib/store/store.h"
 #include "lib/train/acco/channel_transfer.h"
 #include "lib/train/acco/gradient_channel.h"

@@ -17,7 +17,7 @@
 #include "gtest/gtest.h"
 
 #include "lib/base/status.h"
-#include "lib/comm/runtime.h"
+#include "lib/comm/create/runtime.h"
 #include "lib/store/store.h"
 #include "tests/train/edit_reference.h"
 

@@ -8,7 +8,6 @@
 
 #include <gtest/gtest.h>
 
-#include "transports/node_pool.h"
 
 namespace entrain {
 namespace {

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "lib/base/status.h"
-#include "lib/comm/flight_socket.h"
+#include "lib/comm/flight/flight_socket.h"
 #include "lib/net/local_socket.h"
 #include "tools/perf/flight_page.h"
 

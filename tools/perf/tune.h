@@ -1,4 +1,4 @@
-// entrain-perf --tune: computes the figures of links (lib/comm/tuning.h) from measured times of
+// entrain-perf --tune: computes the figures of links (lib/comm/plan/tuning.h) from measured times of
 // calls. Also computes the ranges where the choice by these figures is not the fastest.
 #pragma once
 
@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "lib/comm/cost_model.h"
-#include "lib/comm/tuning.h"
+#include "lib/comm/plan/cost_model.h"
+#include "lib/comm/plan/tuning.h"
 #include "tools/perf/measured_case.h"
 
 namespace entrain::perf {

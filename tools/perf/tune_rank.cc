@@ -16,7 +16,7 @@
 
 #include "collectives/catalog.h"
 #include "lib/base/status.h"
-#include "lib/comm/tuning.h"
+#include "lib/comm/plan/tuning.h"
 #include "tools/perf/entrain_subject.h"
 #include "tools/perf/measure.h"
 #include "tools/perf/tune.h"

@@ -13,7 +13,7 @@
 
 #include "lib/base/dtype.h"
 #include "lib/comm/agree.h"
-#include "lib/comm/survivors.h"
+#include "lib/comm/failure/survivors.h"
 #include "lib/memory/buffer.h"
 #include "lib/optim/optimizer.h"
 #include "lib/train/acco/acco_option_list.h"

@@ -8,8 +8,8 @@
 
 #include "lib/base/log.h"
 #include "lib/base/status.h"
-#include "lib/comm/applications.h"
-#include "lib/comm/runtime.h"
+#include "lib/comm/create/applications.h"
+#include "lib/comm/create/runtime.h"
 #include "lib/train/elastic/admission_meeting.h"
 #include "lib/train/worker/worker.h"
 
