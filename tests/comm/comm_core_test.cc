@@ -348,6 +348,35 @@ TEST_F(TwoCommunicatorsTest, WhatTheInquiryFindsIsToldToThoseWhoAsked) {
   EXPECT_EQ(found, std::vector<absl::Status>{core->end().status()});
 }
 
+// Without a tick: the other rank has promised its own asker an answer in time.
+TEST_F(TwoCommunicatorsTest, ACallThatEndsIsToldToThoseWhoAskedAtOnce) {
+  const RefPtr<Work> work = Begin(PlayedComm::Message(CallKind::kSend, 0));
+  std::vector<absl::Status> found;
+  InDriver([&] { core->FindOut([&](const absl::Status& why) { found.push_back(why); }); });
+  EXPECT_TRUE(found.empty());
+  endpoints[0].Complete(absl::OkStatus(), 32);
+  InDriver([&] { core->Attend(); });
+  EXPECT_TRUE(work->done());
+  EXPECT_EQ(found, std::vector<absl::Status>{absl::OkStatus()});
+}
+
+// Forged ballots may begin a vote in which all ranks have made the same call.
+TEST_F(CommCoreTest, AVoteInWhichAllAgreeEndsNothing) {
+  const RefPtr<Work> work = Begin(AllReduce());
+  const Descriptor mine = AllReduce().descriptor();
+  const std::string raw(reinterpret_cast<const char*>(&mine), sizeof(mine));
+  const std::string ballot =
+      Writer().Put(uint32_t{Tag::kUntagged}).Put(uint32_t{0}).Put(uint8_t{1}).Take() + raw +
+      Writer().Put(int32_t{-1}).Take() + raw;
+  Tell(0, ControlKind::kBallot, ballot);
+  EXPECT_EQ(core->next_tick().at_ns, clock.Now() + Vote::kVoteNs);
+  Tell(2, ControlKind::kBallot, ballot);
+  engine->seat().PollOnce();
+  EXPECT_FALSE(core->end().ended());
+  EXPECT_FALSE(work->done());
+  EXPECT_EQ(core->next_tick().at_ns, clock.Now() + Inquiry::kWarnNs) << "the vote is over";
+}
+
 TEST_F(CommCoreTest, TheUserOfMemoryIsNamed) {
   const Call call = AllReduce();
   const ConstBytes bytes(static_cast<const std::byte*>(call.in.data), 8);
