@@ -71,12 +71,6 @@ class Device {
   // DEADLINE_EXCEEDED at the deadline `give_up`.
   absl::Status Wait(EventHandle event, Deadline give_up);
 
-  // Returns a hash of `count` 32-bit words. Equal words have the same hash on every device.
-  // Different words have different hashes, except by chance. Blocks. Returns DEADLINE_EXCEEDED at
-  // the deadline `give_up`. The kernel may then still run.
-  virtual absl::StatusOr<uint64_t> Hash(const void* words, int64_t count, StreamHandle stream,
-                                        Deadline give_up) = 0;
-
   // Returns the table of the kernels that work on device memory. Arguments and results are as in
   // lib/kernels/kernels.h, bit for bit. Only sums of squares differ, because their elements are
   // added in another order. This order is the same on every device of one kind. The functions

@@ -61,15 +61,13 @@ class CudaDevice final : public Device {
   absl::StatusOr<bool> Reached(EventHandle event) override;
   absl::Status AwaitEvent(StreamHandle stream, EventHandle event) override;
 
-  absl::StatusOr<uint64_t> Hash(const void* words, int64_t count, StreamHandle stream,
-                                Deadline give_up) override;
   const Kernels& kernels() const override;
 
   // ---- For cuda_devices.cc: calls cuPointerGetAttributes with this device's context current.
   absl::Status Attributes(const void* memory, unsigned count, CUpointer_attribute* attributes,
                           void** values);
 
-  // ---- For cuda_kernels.cc, cuda_hash.cc and launch.cc.
+  // ---- For cuda_kernels.cc and launch.cc.
   int processors() const { return processors_; }
   // `args` points to the kernel's arguments. Launch copies them before it returns.
   absl::Status Launch(KernelId kernel, const void* args, int blocks, StreamHandle stream);

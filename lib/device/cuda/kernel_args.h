@@ -200,16 +200,4 @@ struct AgdStepArgs {
   }
 };
 
-// Each block computes a part of the hash of the words (Device::Hash).
-struct HashArgs {
-  Range range;  // head is not used
-  const uint32_t* words;
-  uint64_t* results;
-  template <typename F>
-  void ForEachPointer(F f) {
-    f(words);
-    f(results);
-  }
-};
-
 }  // namespace entrain::device_loops

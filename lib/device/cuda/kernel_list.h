@@ -49,8 +49,7 @@
   X(adamw_step, AdamwStepArgs, AdamwStep)                   \
   X(lion_step, LionStepArgs, LionStep)                      \
   X(agd_step, AgdStepArgs, AgdStep)                         \
-  X(outer_step, OuterStepArgs, OuterStep)                   \
-  X(hash_words, HashArgs, HashWords)
+  X(outer_step, OuterStepArgs, OuterStep)
 
 namespace entrain {
 

@@ -1,5 +1,5 @@
-// Launches kernels on the stream of the calling thread's KernelStream. For cuda_kernels.cc and
-// cuda_hash.cc.
+// Launches kernels on the stream of the calling thread's KernelStream. For
+// cuda_kernels.cc.
 #pragma once
 
 #include <algorithm>

@@ -313,5 +313,4 @@ struct Weigh {
 
 }  // namespace entrain::device_loops
 
-#include "lib/device/cuda/loops_hash.h"
 #include "lib/device/cuda/loops_updates.h"
