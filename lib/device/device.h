@@ -75,10 +75,10 @@ class Device {
   // lib/kernels/kernels.h, bit for bit. Only sums of squares differ, because their elements are
   // added in another order. This order is the same on every device of one kind. The functions
   // enqueue work on the stream of the calling thread's KernelStream. A function that returns a
-  // number blocks until the number is known, at most for the limit of the KernelStream. The
-  // functions read arrays of pointers and of weights before they return. The table has neither
-  // combine nor combine_agreeing: the contributions of ranks are combined on hosts, or by the
-  // library that does the call.
+  // number blocks until the number is known, at most for the limit of the KernelStream. The table
+  // has only the functions that the optimizers of the C API call: sgd, adamw, agd, ascend,
+  // add_sharpness, sum_of_squares, sum_of_squared_products, and scale_any for f32. The others are
+  // null.
   virtual const Kernels& kernels() const = 0;
 };
 

@@ -42,7 +42,7 @@ TEST(PlacedArrays, AreComputedOnWhereTheyAre) {
     EXPECT_TRUE(ComputeAt({device, stream}, [&] {
                   EXPECT_EQ(KernelStream::Current() != nullptr, device != nullptr);
                   ZeroArray(floats, kBytes);
-                  CurrentKernels().axpy(floats, 1, floats, kCount);
+                  CurrentKernels().scale_any(DType::kF32, floats, floats, kCount, 2);
                 }).ok());
     EXPECT_EQ(KernelStream::Current(), nullptr);
     if (device != nullptr) {
