@@ -21,13 +21,10 @@ namespace entrain {
 // Returns FAILED_PRECONDITION in a child that was forked after the driver was loaded.
 absl::Status CheckNotForked();
 
-// Memory for the results of a kernel, and the event that marks the kernel's end. Used by one call
-// at a time. Each of the two arrays has kWords words. `words` is pinned. `device_words` is in
-// device memory; no kernel uses it now.
+// Page-locked memory for the results of a kernel, one word a block, and the event that marks the
+// kernel's end. Used by one call at a time.
 struct ResultRoom {
-  static constexpr int kWords = device_loops::kMostBlocks;
   double* words = nullptr;
-  void* device_words = nullptr;
   EventHandle done = nullptr;
 };
 
