@@ -5,7 +5,6 @@
 
 #include "lib/api/arguments.h"
 #include "lib/base/status.h"
-#include "lib/device/arrays.h"
 #include "lib/device/registry.h"
 
 namespace entrain::api {
@@ -72,7 +71,13 @@ absl::Status CheckHostBuffer(const char* name, const void* buffer, int64_t bytes
 absl::Status RunWhere(const ArrayPlace& place, absl::Span<const NamedArray> arrays,
                       absl::FunctionRef<void()> body) {
   ENTRAIN_ASSIGN_OR_RETURN(Device* const device, DeviceOf(place, arrays));
-  return ComputeAt({device, place.stream, place.limit_ns}, body);
+  if (device == nullptr) {
+    body();
+    return absl::OkStatus();
+  }
+  KernelStream bound(*device, place.stream, place.limit_ns);
+  body();
+  return bound.status();
 }
 
 }  // namespace entrain::api

@@ -84,17 +84,6 @@ void CopyArray(void* dst, const void* src, int64_t bytes) {
   }
 }
 
-void ZeroArray(void* dst, int64_t bytes) {
-  if (bytes == 0) {
-    return;
-  }
-  if (current == nullptr) {
-    ZeroShared(dst, bytes);
-  } else {
-    current->Note(current->device().Fill(dst, 0, bytes, current->stream()));
-  }
-}
-
 void KernelStream::Note(const absl::Status& error) {
   status_.Update(error);
 }

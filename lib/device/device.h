@@ -71,20 +71,14 @@ class Device {
   // DEADLINE_EXCEEDED at the deadline `give_up`.
   absl::Status Wait(EventHandle event, Deadline give_up);
 
-  // Returns a hash of `count` 32-bit words. Equal words have the same hash on every device.
-  // Different words have different hashes, except by chance. Blocks. Returns DEADLINE_EXCEEDED at
-  // the deadline `give_up`. The kernel may then still run.
-  virtual absl::StatusOr<uint64_t> Hash(const void* words, int64_t count, StreamHandle stream,
-                                        Deadline give_up) = 0;
-
   // Returns the table of the kernels that work on device memory. Arguments and results are as in
   // lib/kernels/kernels.h, bit for bit. Only sums of squares differ, because their elements are
   // added in another order. This order is the same on every device of one kind. The functions
   // enqueue work on the stream of the calling thread's KernelStream. A function that returns a
-  // number blocks until the number is known, at most for the limit of the KernelStream. The
-  // functions read arrays of pointers and of weights before they return. The table has neither
-  // combine nor combine_agreeing: the contributions of ranks are combined on hosts, or by the
-  // library that does the call.
+  // number blocks until the number is known, at most for the limit of the KernelStream. The table
+  // has only the functions that the optimizers of the C API call: sgd, adamw, agd, ascend,
+  // add_sharpness, sum_of_squares, sum_of_squared_products, and scale_any for f32. The others are
+  // null.
   virtual const Kernels& kernels() const = 0;
 };
 
@@ -150,10 +144,9 @@ class KernelStream {
 // the best kernels of the CPU, which share their work with the thread's KernelThreads, if it has
 // any.
 const Kernels& CurrentKernels();
-// Copy and zero arrays in the memory on which CurrentKernels() works. If the thread has a
-// KernelStream, the work is enqueued on its stream. Otherwise it is done at once.
+// Copies in the memory on which CurrentKernels() works. If the thread has a KernelStream, the copy is
+// enqueued on its stream. Otherwise it is done at once.
 void CopyArray(void* dst, const void* src, int64_t bytes);
-void ZeroArray(void* dst, int64_t bytes);
 
 // All devices of the process.
 class Devices {

@@ -22,11 +22,9 @@ absl::StatusOr<BlockPool::Block> BlockPool::Take(int64_t bytes) {
   if (bytes == 0) {
     return Block();
   }
-  int64_t size = bytes;
-  if (sizes_ == Sizes::kPowersOfTwo) {
-    for (size = 4096; size < bytes;) {
-      size *= 2;
-    }
+  int64_t size = 4096;
+  while (size < bytes) {
+    size *= 2;
   }
   {
     absl::MutexLock lock(&mutex_);

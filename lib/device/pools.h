@@ -19,14 +19,8 @@ namespace entrain {
 
 class BlockPool {
  public:
-  // The size of a new block.
-  enum class Sizes {
-    kPowersOfTwo,  // at least 4096 bytes: for requests of many sizes
-    kExact,
-  };
   // `kind` is kDevice or kHostPinned.
-  BlockPool(Device& device, MemoryKind kind, Sizes sizes = Sizes::kPowersOfTwo)
-      : device_(device), kind_(kind), sizes_(sizes) {}
+  BlockPool(Device& device, MemoryKind kind) : device_(device), kind_(kind) {}
   // Frees all blocks, including blocks that were not given back.
   ~BlockPool();
   struct Block {
@@ -35,8 +29,9 @@ class BlockPool {
     bool reserved = false;
     int64_t size() const { return bytes; }
   };
-  // Takes a block of at least `bytes` bytes. An idle block is used if it is reserved, or if it has
-  // at most four times the size of a new block. Returns null for 0 bytes.
+  // Takes a block of at least `bytes` bytes. The size of a new block is a power of two, at least
+  // 4096 bytes. An idle block is used if it is reserved, or if it has at most four times the size
+  // of a new block. Returns null for 0 bytes.
   absl::StatusOr<Block> Take(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   void Give(Block block) ABSL_LOCKS_EXCLUDED(mutex_);
   // Reserves the idle blocks. From now on Take may return such a block for any request that fits,
@@ -46,7 +41,6 @@ class BlockPool {
  private:
   Device& device_;
   const MemoryKind kind_;
-  const Sizes sizes_;
   absl::Mutex mutex_;
   std::vector<std::byte*> memory_ ABSL_GUARDED_BY(mutex_);
   std::vector<Block> idle_ ABSL_GUARDED_BY(mutex_);

@@ -64,6 +64,7 @@ struct SharpnessArgs {
 constexpr int kHashChains = 32;
 constexpr int64_t kHashStep = 2 * kHashChains;  // elements
 
+// The table of a device (Device::kernels) has only some of these functions. The others are null.
 struct Kernels {
   const char* name;  // the instruction set: "base", "avx2", ...
   // dst = srcs[0] ⊕ srcs[1] ⊕ ... in this order. There are n >= 1 sources of `count` elements.
@@ -87,7 +88,7 @@ struct Kernels {
   double (*sum_of_squares)(const float* x, int64_t count);
   // Mixes the bits of x into the kHashChains words of `chains`. `count` must be a multiple of
   // kHashStep. The 64-bit word i of x goes to chain c = i % kHashChains: chain = (chain ^ word) *
-  // 0x100000001b3 (FNV-1a over words). Null in the table of a device.
+  // 0x100000001b3 (FNV-1a over words).
   void (*hash)(uint64_t* chains, const float* x, int64_t count);
   // Returns the sum of the squares of x[i] * y[i]. The product of two f32 is exact in double.
   double (*sum_of_squared_products)(const float* x, const float* y, int64_t count);

@@ -8,8 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "lib/kernels/draws.h"
-
 namespace entrain {
 namespace {
 
@@ -385,6 +383,19 @@ absl::Status Malformed(absl::string_view what) {
 
 // ---- Draws, sieves
 
+namespace {
+
+constexpr uint64_t kDrawStep = 0x9e3779b97f4a7c15u;
+
+// The output function of splitmix64.
+uint64_t Scramble(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
 Draws::Draws(uint64_t seed, uint64_t a, uint64_t b, uint64_t c) {
   for (const uint64_t next : {seed, a, b, c}) {
     key_ = Scramble(key_ + kDrawStep + next);
@@ -392,7 +403,7 @@ Draws::Draws(uint64_t seed, uint64_t a, uint64_t b, uint64_t c) {
 }
 
 uint32_t Draws::At(uint64_t place) const {
-  return DrawAt(key_, place);
+  return static_cast<uint32_t>(Scramble(key_ + place * kDrawStep) >> 32);
 }
 
 Sieve Sieve::Largest(DType dtype, const void* x, int64_t count, int64_t k) {

@@ -37,7 +37,6 @@ class Draws {
   Draws() = default;
   Draws(uint64_t seed, uint64_t a, uint64_t b, uint64_t c);
   uint32_t At(uint64_t place) const;
-  uint64_t key() const { return key_; }  // see draws.h
 
  private:
   uint64_t key_ = 0;

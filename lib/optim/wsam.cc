@@ -94,10 +94,12 @@ absl::Status Wsam::Step(const WsamStep& step, Apply apply) const {
   }
   // All calls of this object use one stream, so on the device too they run one after the other.
   absl::MutexLock lock(&made_mutex_);
-  if (made_.size() == 0) {
-    ENTRAIN_ASSIGN_OR_RETURN(made_, PlacedArray::Allocate(&bound->device(), kDevicePart * kFloat));
+  if (made_ == nullptr) {
+    Device& device = bound->device();
+    ENTRAIN_ASSIGN_OR_RETURN(void* const memory, device.Allocate(kDevicePart * kFloat));
+    made_ = {static_cast<float*>(memory), FreeOnDevice{&device}};
   }
-  StepParts(step, apply, reinterpret_cast<float*>(made_.data()), kDevicePart);
+  StepParts(step, apply, made_.get(), kDevicePart);
   return absl::OkStatus();
 }
 

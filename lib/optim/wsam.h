@@ -21,7 +21,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 
-#include "lib/device/arrays.h"
+#include "lib/device/device.h"
 #include "lib/optim/optimizer.h"
 
 namespace entrain {
@@ -69,7 +69,12 @@ class Wsam {
   const std::shared_ptr<const Optimizer> base_;
   const double alpha_;
   mutable absl::Mutex made_mutex_;
-  mutable PlacedArray made_ ABSL_GUARDED_BY(made_mutex_);
+  // On the device. Null before the first step on a device.
+  struct FreeOnDevice {
+    Device* device;
+    void operator()(float* memory) const { device->Free(memory); }
+  };
+  mutable std::unique_ptr<float[], FreeOnDevice> made_ ABSL_GUARDED_BY(made_mutex_);
 };
 
 }  // namespace entrain

@@ -149,6 +149,8 @@ TEST(OnDevice, WsamStepsToTheSameBits) {
     Twin m(std::vector<float>(kCount), stream.get()), v(std::vector<float>(kCount), stream.get());
     void* const host_state[2] = {m.host.data(), v.host.data()};
     void* const device_state[2] = {m.device(), v.device()};
+    const std::vector<int> live =
+        entrain::OnRealDevice() ? std::vector<int>() : entrain::LiveOnFake();
     double sum_here = 0, sum_there = 0;
     ASSERT_OK(entrain_wsam_ascent_sum(here, params.host.data(), g.host.data(), kCount, ENTRAIN_F32,
                                       &sum_here));
@@ -178,7 +180,21 @@ TEST(OnDevice, WsamStepsToTheSameBits) {
     entrain_optim_destroy(there);
     entrain_optim_destroy(base_here);
     entrain_optim_destroy(base_there);
+    EXPECT_TRUE(entrain::OnRealDevice() || entrain::LiveOnFake() == live);
   }
+}
+
+TEST(OnDevice, TheFirstErrorOfTheDeviceComesBack) {
+  ENTRAIN_NEEDS_FAKE();
+  TestStream stream(TestDevice());
+  entrain_optim_t* const sgd = OptimOf(Rules()[0], stream.get());
+  Twin params(Wave(0), stream.get()), grads(Wave(1), stream.get()), b(Wave(2), stream.get());
+  void* const state[1] = {b.device()};
+  entrain::FailCall("cuLaunchKernel", 1, 2);
+  EXPECT_FAILS(
+      entrain_optim_step(sgd, params.device(), grads.device(), state, kCount, ENTRAIN_F32, 1, 0.01),
+      ENTRAIN_RESOURCE_EXHAUSTED, "entrain_sgd_step: cuLaunchKernel");
+  entrain_optim_destroy(sgd);
 }
 
 // A stream that stops until the test lets it continue.

@@ -183,6 +183,30 @@ inline void Fill(Array& array, Random& random) {
   }
 }
 
+// Fills an array of f32 with normal numbers.
+inline void FillNormal(Array& x, Random& random) {
+  std::normal_distribution<float> normal;
+  for (int64_t i = 0; i < x.count(); ++i) {
+    x.Set(i, normal(random));
+  }
+}
+
+// Adds in the order that kernels.h promises on all machines: element i into sum i % 16, then a
+// tree.
+inline double ReferenceSquares(const Array& x) {
+  double sums[16] = {};
+  for (int64_t i = 0; i < x.count(); ++i) {
+    const double value = x.At<float>(i);
+    sums[i % 16] += value * value;
+  }
+  for (int stride = 8; stride > 0; stride /= 2) {
+    for (int i = 0; i < stride; ++i) {
+      sums[i] += sums[i + stride];
+    }
+  }
+  return sums[0];
+}
+
 // Returns whether both have the same bits, or both are NaN. Which of two NaN results is not
 // specified.
 inline bool Same(const Array& a, const Array& b, int64_t i) {
@@ -211,13 +235,6 @@ class KernelTableTest : public ::testing::TestWithParam<const Kernels*> {
   const Kernels& kernels() const { return *GetParam(); }
   Random random_{20240229};
 };
-
-// Compares sums of squares. A device adds in another order, but all terms are positive.
-#if defined(ENTRAIN_TEST_STAGED)
-#define EXPECT_SUM(got, want) EXPECT_NEAR(got, want, 1e-12 * (want))
-#else
-#define EXPECT_SUM(got, want) EXPECT_EQ(got, want)
-#endif
 
 #if defined(ENTRAIN_TEST_STAGED)
 // The table of a device instead of the processor's tables (tests/device/cuda).

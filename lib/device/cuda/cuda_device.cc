@@ -299,16 +299,13 @@ absl::StatusOr<ResultRoom> CudaDevice::TakeRoom() {
       return room;
     }
   }
-  constexpr int64_t kBytes = ResultRoom::kWords * int64_t{sizeof(double)};
   ENTRAIN_ASSIGN_OR_RETURN(const EventHandle done, CreateEvent());
-  const auto words = AllocatePinned(kBytes);
-  const auto device_words = words.ok() ? Allocate(kBytes) : words.status();
-  if (!device_words.ok()) {
-    FreePinned(words.value_or(nullptr));
+  const auto words = AllocatePinned(device_loops::kMostBlocks * int64_t{sizeof(double)});
+  if (!words.ok()) {
     DestroyEvent(done);
-    return device_words.status();
+    return words.status();
   }
-  return ResultRoom{static_cast<double*>(*words), *device_words, done};
+  return ResultRoom{static_cast<double*>(*words), done};
 }
 
 void CudaDevice::PutBack(ResultRoom room, bool late) {

@@ -21,13 +21,10 @@ namespace entrain {
 // Returns FAILED_PRECONDITION in a child that was forked after the driver was loaded.
 absl::Status CheckNotForked();
 
-// Memory for the results of a kernel, and the event that marks the kernel's end. Used by one call
-// at a time. Each of the two arrays has kWords words. `words` is pinned. `device_words` is in
-// device memory; no kernel uses it now.
+// Page-locked memory for the results of a kernel, one word a block, and the event that marks the
+// kernel's end. Used by one call at a time.
 struct ResultRoom {
-  static constexpr int kWords = device_loops::kMostBlocks;
   double* words = nullptr;
-  void* device_words = nullptr;
   EventHandle done = nullptr;
 };
 
@@ -61,15 +58,13 @@ class CudaDevice final : public Device {
   absl::StatusOr<bool> Reached(EventHandle event) override;
   absl::Status AwaitEvent(StreamHandle stream, EventHandle event) override;
 
-  absl::StatusOr<uint64_t> Hash(const void* words, int64_t count, StreamHandle stream,
-                                Deadline give_up) override;
   const Kernels& kernels() const override;
 
   // ---- For cuda_devices.cc: calls cuPointerGetAttributes with this device's context current.
   absl::Status Attributes(const void* memory, unsigned count, CUpointer_attribute* attributes,
                           void** values);
 
-  // ---- For cuda_kernels.cc, cuda_hash.cc and launch.cc.
+  // ---- For cuda_kernels.cc and launch.cc.
   int processors() const { return processors_; }
   // `args` points to the kernel's arguments. Launch copies them before it returns.
   absl::Status Launch(KernelId kernel, const void* args, int blocks, StreamHandle stream);

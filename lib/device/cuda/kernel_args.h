@@ -5,9 +5,9 @@
 
 namespace entrain::device_loops {
 
-constexpr int kThreads = 256;      // threads of a block
-constexpr int kMostBlocks = 512;   // for a kernel with one result per block: all blocks run at once
-constexpr int kMostSources = 240;  // most sources of a launch: arguments have at most 4 KiB
+constexpr int kThreads = 256;     // threads of a block
+constexpr int kMostBlocks = 512;  // for a kernel with one result per block: all blocks run at once
+constexpr int kPack = 4;          // elements of a pack: 16 bytes
 
 // The elements from `head` on are processed in packs, which are aligned in all arrays. The elements
 // before `head`, and those behind the last whole pack, are processed one by one.
@@ -15,61 +15,8 @@ struct Range {
   int64_t count, head;
 };
 
-// Types, named like their kernels.
-enum class FloatType : int32_t { kF32, kF64, kBF16, kF16, kF8E4M3, kF8E5M2 };
-
 // ForEachPointer calls f for each pointer among the arguments, so that a test can check and
 // translate the pointers.
-struct CastArgs {
-  Range range;
-  void* out;
-  const void* in;
-  FloatType to;
-  template <typename F>
-  void ForEachPointer(F f) {
-    f(out);
-    f(in);
-  }
-};
-
-struct AccumulateArgs {
-  Range range;
-  float* acc;
-  const void* in;
-  template <typename F>
-  void ForEachPointer(F f) {
-    f(acc);
-    f(in);
-  }
-};
-
-struct ScaleArgs {
-  Range range;
-  void* out;
-  const void* in;
-  double factor;   // for floats
-  uint64_t whole;  // for integers, modulo 2^64
-  template <typename F>
-  void ForEachPointer(F f) {
-    f(out);
-    f(in);
-  }
-};
-
-struct WeighArgs {
-  Range range;
-  void* out;
-  int32_t n;
-  const void* srcs[kMostSources];
-  double weights[kMostSources];
-  template <typename F>
-  void ForEachPointer(F f) {
-    f(out);
-    for (int j = 0; j < n; ++j) {
-      f(srcs[j]);
-    }
-  }
-};
 
 // out = f(a, b, ...). Unused pointers are null.
 struct FloatsArgs {
@@ -101,19 +48,6 @@ struct SumArgs {
   }
 };
 
-struct FiniteArgs {
-  Range range;
-  const void* in;
-  uint64_t exponent;  // an element with all these bits is not finite
-  int32_t stride;     // 1 or 2: only the first of every `stride` values is checked
-  double* results;    // its first word becomes 1 if such an element is found
-  template <typename F>
-  void ForEachPointer(F f) {
-    f(in);
-    f(results);
-  }
-};
-
 struct SgdStepArgs {
   Range range;
   float* out;
@@ -127,21 +61,6 @@ struct SgdStepArgs {
     f(p);
     f(g);
     f(b);
-  }
-};
-
-struct OuterStepArgs {
-  Range range;
-  float *anchor, *momentum, *params;
-  const float* mean;
-  float scale, eta, mu;
-  bool nesterov, first_step;  // `momentum` is null: no momentum
-  template <typename F>
-  void ForEachPointer(F f) {
-    f(anchor);
-    f(momentum);
-    f(params);
-    f(mean);
   }
 };
 
@@ -159,22 +78,6 @@ struct AdamwStepArgs {
     f(g);
     f(m);
     f(v);
-  }
-};
-
-struct LionStepArgs {
-  Range range;
-  float* out;
-  const float *p, *g;
-  float* m;
-  float keep, beta1, rest1, beta2, rest2, rate;
-  bool store;
-  template <typename F>
-  void ForEachPointer(F f) {
-    f(out);
-    f(p);
-    f(g);
-    f(m);
   }
 };
 
@@ -196,18 +99,6 @@ struct AgdStepArgs {
     f(b);
     f(largest);
     f(z);
-    f(results);
-  }
-};
-
-// Each block computes a part of the hash of the words (Device::Hash).
-struct HashArgs {
-  Range range;  // head is not used
-  const uint32_t* words;
-  uint64_t* results;
-  template <typename F>
-  void ForEachPointer(F f) {
-    f(words);
     f(results);
   }
 };

@@ -2,26 +2,23 @@
 
 namespace entrain {
 
-device_loops::Range RangeOf(int64_t count, int64_t width, absl::Span<const Operand> operands) {
+using device_loops::kPack;
+
+device_loops::Range RangeOf(int64_t count, absl::Span<const void* const> arrays) {
+  constexpr uintptr_t kElement = sizeof(float);
   const auto aligned = [&](int64_t head) {
-    return std::all_of(operands.begin(), operands.end(), [&](const Operand& operand) {
-      const auto place = reinterpret_cast<uintptr_t>(operand.memory) +
-                         static_cast<uintptr_t>(head * operand.element);
-      const auto pack = static_cast<uintptr_t>(std::min<int64_t>(16, width * operand.element));
-      return operand.memory == nullptr || place % pack == 0;
+    return std::all_of(arrays.begin(), arrays.end(), [&](const void* array) {
+      const auto place =
+          reinterpret_cast<uintptr_t>(array) + static_cast<uintptr_t>(head) * kElement;
+      return array == nullptr || place % (kPack * kElement) == 0;
     });
   };
-  for (int64_t head = 0; head < std::min(width, count); ++head) {
+  for (int64_t head = 0; head < std::min<int64_t>(kPack, count); ++head) {
     if (aligned(head)) {
       return {count, head};
     }
   }
   return {count, count};
-}
-
-KernelId OfWidth(KernelId first, int64_t bytes) {
-  const int32_t step = bytes == 1 ? 0 : bytes == 2 ? 1 : bytes == 4 ? 2 : 3;
-  return static_cast<KernelId>(static_cast<int32_t>(first) + step);
 }
 
 KernelStream& BoundStream() {

@@ -1,5 +1,5 @@
-// Launches kernels on the stream of the calling thread's KernelStream. For cuda_kernels.cc and
-// cuda_hash.cc.
+// Launches kernels on the stream of the calling thread's KernelStream. For
+// cuda_kernels.cc.
 #pragma once
 
 #include <algorithm>
@@ -12,19 +12,9 @@
 
 namespace entrain {
 
-// An array that a kernel reads or writes.
-struct Operand {
-  const void* memory;  // null: unused
-  int64_t element;     // bytes
-};
-
-// Returns a range whose packs of `width` elements are aligned in all operands. If there is no such
-// range, returns a range without packs.
-device_loops::Range RangeOf(int64_t count, int64_t width, absl::Span<const Operand> operands);
-
-// Returns the kernel for elements of `bytes` bytes. `first` and the three kernels after it are for
-// 1, 2, 4 and 8 bytes.
-KernelId OfWidth(KernelId first, int64_t bytes);
+// Returns a range whose packs are aligned in all of these f32 arrays. If there is no such range,
+// returns a range without packs. A null array is not used.
+device_loops::Range RangeOf(int64_t count, absl::Span<const void* const> arrays);
 
 KernelStream& BoundStream();
 CudaDevice& BoundDevice();
@@ -40,24 +30,26 @@ inline int64_t BlocksFor(int64_t shares) {
   return std::max<int64_t>(1, (shares + device_loops::kThreads - 1) / device_loops::kThreads);
 }
 
-// Returns the number of blocks for a range in packs of `width`, at most 64 per processor. A
-// processor runs about 8 blocks at a time.
-inline int BlocksOf(const CudaDevice& device, const device_loops::Range& range, int64_t width) {
-  return static_cast<int>(std::min(BlocksFor(std::max(range.head, range.count / width)),
-                                   int64_t{device.processors()} * 64));
+// Returns the number of blocks for a range, at most 64 per processor. A processor runs about 8
+// blocks at a time.
+inline int BlocksOf(const CudaDevice& device, const device_loops::Range& range) {
+  return static_cast<int>(
+      std::min(BlocksFor(std::max(range.head, range.count / device_loops::kPack)),
+               int64_t{device.processors()} * 64));
 }
 
 template <typename Args>
-bool LaunchKernel(KernelId kernel, const Args& args, int64_t width) {
-  return args.range.count == 0 ||
-         StartKernel(kernel, &args, sizeof(args), BlocksOf(BoundDevice(), args.range, width));
+void LaunchKernel(KernelId kernel, const Args& args) {
+  if (args.range.count > 0) {
+    StartKernel(kernel, &args, sizeof(args), BlocksOf(BoundDevice(), args.range));
+  }
 }
 
 // Runs a kernel, waits for its end, and returns the sum of the blocks' results, added from first to
 // last. Returns NaN after an error. The order of all additions depends only on the count, because
 // the number of blocks does.
 template <typename Args>
-double SumOfKernel(KernelId kernel, Args args, int64_t width) {
+double SumOfKernel(KernelId kernel, Args args) {
   if (args.range.count == 0) {
     return 0;
   }
@@ -68,8 +60,8 @@ double SumOfKernel(KernelId kernel, Args args, int64_t width) {
     return total;
   }
   args.results = room->words;
-  const int64_t blocks =
-      std::min<int64_t>(BlocksFor(args.range.count / width), device_loops::kMostBlocks);
+  const int64_t blocks = std::min<int64_t>(BlocksFor(args.range.count / device_loops::kPack),
+                                           device_loops::kMostBlocks);
   const bool done = StartKernel(kernel, &args, sizeof(args), blocks) && AwaitKernel(*room);
   if (done) {
     total = 0;

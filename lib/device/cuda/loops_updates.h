@@ -13,36 +13,18 @@ ENTRAIN_ANYWHERE inline float SquareRoot(float x) {
 #endif
 }
 
-// out = u * (a - b)
-struct WeightedDelta {
+// out = u * a
+struct Scale {
   template <typename Block>
   ENTRAIN_ANYWHERE static void Run(const FloatsArgs& args, const Block& block) {
-    Elements<4>(block, args.range, [&](auto access, int64_t i) {
+    Elements(block, args.range, [&](auto access, int64_t i) {
       using At = decltype(access);
-      auto anchor = At::template Load<float>(args.a, i);
-      const auto params = At::template Load<float>(args.b, i);
+      auto x = At::Load(args.a, i);
       ENTRAIN_UNROLL
       for (int e = 0; e < At::kWidth; ++e) {
-        anchor.at[e] = args.u * (anchor.at[e] - params.at[e]);
+        x.at[e] = x.at[e] * args.u;
       }
-      At::template Store<float>(args.out, i, anchor);
-    });
-  }
-};
-
-// out = a + u * b
-struct Axpy {
-  template <typename Block>
-  ENTRAIN_ANYWHERE static void Run(const FloatsArgs& args, const Block& block) {
-    Elements<4>(block, args.range, [&](auto access, int64_t i) {
-      using At = decltype(access);
-      auto y = At::template Load<float>(args.a, i);
-      const auto x = At::template Load<float>(args.b, i);
-      ENTRAIN_UNROLL
-      for (int e = 0; e < At::kWidth; ++e) {
-        y.at[e] = y.at[e] + args.u * x.at[e];
-      }
-      At::template Store<float>(args.out, i, y);
+      At::Store(args.out, i, x);
     });
   }
 };
@@ -51,17 +33,17 @@ struct Axpy {
 struct Ascend {
   template <typename Block>
   ENTRAIN_ANYWHERE static void Run(const FloatsArgs& args, const Block& block) {
-    Elements<4>(block, args.range, [&](auto access, int64_t i) {
+    Elements(block, args.range, [&](auto access, int64_t i) {
       using At = decltype(access);
-      auto p = At::template Load<float>(args.a, i);
-      const auto g = At::template Load<float>(args.b, i);
-      At::template Store<float>(args.second, i, p);
+      auto p = At::Load(args.a, i);
+      const auto g = At::Load(args.b, i);
+      At::Store(args.second, i, p);
       ENTRAIN_UNROLL
       for (int e = 0; e < At::kWidth; ++e) {
         const float x = p.at[e];
         p.at[e] = x + args.u * (args.flag ? x * x * g.at[e] : g.at[e]);
       }
-      At::template Store<float>(args.out, i, p);
+      At::Store(args.out, i, p);
     });
   }
 };
@@ -70,16 +52,16 @@ struct Ascend {
 struct AddSharpness {
   template <typename Block>
   ENTRAIN_ANYWHERE static void Run(const FloatsArgs& args, const Block& block) {
-    Elements<4>(block, args.range, [&](auto access, int64_t i) {
+    Elements(block, args.range, [&](auto access, int64_t i) {
       using At = decltype(access);
-      auto base = At::template Load<float>(args.a, i);
-      const auto g = At::template Load<float>(args.b, i);
-      const auto g2 = At::template Load<float>(args.c, i);
+      auto base = At::Load(args.a, i);
+      const auto g = At::Load(args.b, i);
+      const auto g2 = At::Load(args.c, i);
       ENTRAIN_UNROLL
       for (int e = 0; e < At::kWidth; ++e) {
         base.at[e] = args.u * base.at[e] + args.v * (args.x * g2.at[e] - args.w * g.at[e]);
       }
-      At::template Store<float>(args.out, i, base);
+      At::Store(args.out, i, base);
     });
   }
 };
@@ -105,60 +87,46 @@ ENTRAIN_ANYWHERE void SumOfBlock(const Block& block, double* results, OfThread o
   });
 }
 
-// Sums the squares of at(access, i). From the first element on, the threads take packs of four
-// elements in turn. A pack need not be aligned. The thread whose turn is next takes the remaining
-// elements.
-template <typename Block, typename At>
-ENTRAIN_ANYWHERE void SquaresOf(const SumArgs& args, const Block& block, At at) {
-  constexpr int kWidth = 4;
+// Calls add(access, i, &sum), which adds the terms of the elements of a pack. From the first element
+// on, the threads take packs in turn. A pack need not be aligned. The thread whose turn is next
+// takes the remaining elements.
+template <typename Block, typename Add>
+ENTRAIN_ANYWHERE void SumOfTerms(const SumArgs& args, const Block& block, Add add) {
   SumOfBlock(block, args.results, [&](int thread) {
     const int64_t threads = ThreadsOf(block), first = ThreadAt(block, thread);
-    const int64_t packs = args.range.count / kWidth;
+    const int64_t packs = args.range.count / kPack;
     double sum = 0;
-    const auto add = [&](auto access, int64_t i) {
-      const auto x = at(access, i);
-      ENTRAIN_UNROLL
-      for (int e = 0; e < decltype(access)::kWidth; ++e) {
-        sum += x.at[e] * x.at[e];
-      }
-    };
     if (args.range.head == 0) {
       ENTRAIN_UNROLL_4
       for (int64_t pack = first; pack < packs; pack += threads) {
-        add(Access<kWidth, true>(), pack * kWidth);
+        add(Access<kPack, true>(), pack * kPack, &sum);
       }
     } else {
       ENTRAIN_UNROLL_4
       for (int64_t pack = first; pack < packs; pack += threads) {
-        add(Access<kWidth, false>(), pack * kWidth);
+        add(Access<kPack, false>(), pack * kPack, &sum);
       }
     }
     if (packs % threads == first) {
-      for (int64_t i = packs * kWidth; i < args.range.count; ++i) {
-        add(Access<1, false>(), i);
+      for (int64_t i = packs * kPack; i < args.range.count; ++i) {
+        add(Access<1, false>(), i, &sum);
       }
     }
     return sum;
   });
 }
 
-template <int kWidth, typename F>
-ENTRAIN_ANYWHERE Pack<double, kWidth> Doubles(F f) {
-  Pack<double, kWidth> out;
-  ENTRAIN_UNROLL
-  for (int e = 0; e < kWidth; ++e) {
-    out.at[e] = f(e);
-  }
-  return out;
-}
-
 struct SumOfSquares {
   template <typename Block>
   ENTRAIN_ANYWHERE static void Run(const SumArgs& args, const Block& block) {
-    SquaresOf(args, block, [&](auto access, int64_t i) {
+    SumOfTerms(args, block, [&](auto access, int64_t i, double* sum) {
       using At = decltype(access);
-      const auto x = At::template Load<float>(args.x, i);
-      return Doubles<At::kWidth>([&](int e) { return double{x.at[e]}; });
+      const auto x = At::Load(args.x, i);
+      ENTRAIN_UNROLL
+      for (int e = 0; e < At::kWidth; ++e) {
+        const double term = x.at[e];
+        *sum += term * term;
+      }
     });
   }
 };
@@ -166,43 +134,14 @@ struct SumOfSquares {
 struct SumOfSquaredProducts {
   template <typename Block>
   ENTRAIN_ANYWHERE static void Run(const SumArgs& args, const Block& block) {
-    SquaresOf(args, block, [&](auto access, int64_t i) {
+    SumOfTerms(args, block, [&](auto access, int64_t i, double* sum) {
       using At = decltype(access);
-      const auto x = At::template Load<float>(args.x, i);
-      const auto y = At::template Load<float>(args.y, i);
-      return Doubles<At::kWidth>([&](int e) { return double{x.at[e]} * double{y.at[e]}; });
-    });
-  }
-};
-
-// x: the anchor, y: the parameters.
-struct SquareOfDelta {
-  template <typename Block>
-  ENTRAIN_ANYWHERE static void Run(const SumArgs& args, const Block& block) {
-    SquaresOf(args, block, [&](auto access, int64_t i) {
-      using At = decltype(access);
-      const auto x = At::template Load<float>(args.x, i);
-      const auto y = At::template Load<float>(args.y, i);
-      return Doubles<At::kWidth>([&](int e) { return double{x.at[e] - y.at[e]}; });
-    });
-  }
-};
-
-template <typename Bits>
-struct FindBad {
-  template <typename Block>
-  ENTRAIN_ANYWHERE static void Run(const FiniteArgs& args, const Block& block) {
-    const auto exponent = static_cast<Bits>(args.exponent);
-    Elements<16 / sizeof(Bits)>(block, args.range, [&](auto access, int64_t i) {
-      using At = decltype(access);
-      const auto x = At::template Load<Bits>(args.in, i);
-      bool bad = false;
+      const auto x = At::Load(args.x, i);
+      const auto y = At::Load(args.y, i);
       ENTRAIN_UNROLL
       for (int e = 0; e < At::kWidth; ++e) {
-        bad |= (x.at[e] & exponent) == exponent && ((i + e) & (args.stride - 1)) == 0;
-      }
-      if (bad) {
-        args.results[0] = 1;  // every thread writes the same value
+        const double term = double{x.at[e]} * double{y.at[e]};
+        *sum += term * term;
       }
     });
   }
@@ -213,13 +152,13 @@ struct FindBad {
 struct SgdStep {
   template <typename Block>
   ENTRAIN_ANYWHERE static void Run(const SgdStepArgs& args, const Block& block) {
-    Elements<4>(block, args.range, [&](auto access, int64_t i) {
+    Elements(block, args.range, [&](auto access, int64_t i) {
       using At = decltype(access);
-      auto p = At::template Load<float>(args.p, i);
-      const auto g = At::template Load<float>(args.g, i);
-      Pack<float, At::kWidth> b = {};
+      auto p = At::Load(args.p, i);
+      const auto g = At::Load(args.g, i);
+      Pack<At::kWidth> b = {};
       if (args.momentum && !args.first_step) {
-        b = At::template Load<float>(args.b, i);
+        b = At::Load(args.b, i);
       }
       ENTRAIN_UNROLL
       for (int e = 0; e < At::kWidth; ++e) {
@@ -231,37 +170,9 @@ struct SgdStep {
         p.at[e] = p.at[e] - args.lr * step;
       }
       if (args.momentum && args.store) {
-        At::template Store<float>(args.b, i, b);
+        At::Store(args.b, i, b);
       }
-      At::template Store<float>(args.out, i, p);
-    });
-  }
-};
-
-struct OuterStep {
-  template <typename Block>
-  ENTRAIN_ANYWHERE static void Run(const OuterStepArgs& args, const Block& block) {
-    Elements<4>(block, args.range, [&](auto access, int64_t i) {
-      using At = decltype(access);
-      const bool momentum = args.momentum != nullptr;
-      const auto mean = At::template Load<float>(args.mean, i);
-      auto moved = At::template Load<float>(args.anchor, i);
-      Pack<float, At::kWidth> b = {};
-      if (momentum && !args.first_step) {
-        b = At::template Load<float>(args.momentum, i);
-      }
-      ENTRAIN_UNROLL
-      for (int e = 0; e < At::kWidth; ++e) {
-        const float g = args.scale * mean.at[e];
-        b.at[e] = args.first_step ? g : args.mu * b.at[e] + g;
-        const float step = !momentum ? g : args.nesterov ? g + args.mu * b.at[e] : b.at[e];
-        moved.at[e] = moved.at[e] - args.eta * step;
-      }
-      if (momentum) {
-        At::template Store<float>(args.momentum, i, b);
-      }
-      At::template Store<float>(args.anchor, i, moved);
-      At::template Store<float>(args.params, i, moved);
+      At::Store(args.out, i, p);
     });
   }
 };
@@ -269,12 +180,12 @@ struct OuterStep {
 struct AdamwStep {
   template <typename Block>
   ENTRAIN_ANYWHERE static void Run(const AdamwStepArgs& args, const Block& block) {
-    Elements<4>(block, args.range, [&](auto access, int64_t i) {
+    Elements(block, args.range, [&](auto access, int64_t i) {
       using At = decltype(access);
-      auto p = At::template Load<float>(args.p, i);
-      const auto g = At::template Load<float>(args.g, i);
-      auto m = At::template Load<float>(args.m, i);
-      auto v = At::template Load<float>(args.v, i);
+      auto p = At::Load(args.p, i);
+      const auto g = At::Load(args.g, i);
+      auto m = At::Load(args.m, i);
+      auto v = At::Load(args.v, i);
       ENTRAIN_UNROLL
       for (int e = 0; e < At::kWidth; ++e) {
         const float grad = g.at[e];
@@ -284,33 +195,10 @@ struct AdamwStep {
         p.at[e] = p.at[e] * args.keep - args.rate * (m.at[e] / denominator);
       }
       if (args.store) {
-        At::template Store<float>(args.m, i, m);
-        At::template Store<float>(args.v, i, v);
+        At::Store(args.m, i, m);
+        At::Store(args.v, i, v);
       }
-      At::template Store<float>(args.out, i, p);
-    });
-  }
-};
-
-struct LionStep {
-  template <typename Block>
-  ENTRAIN_ANYWHERE static void Run(const LionStepArgs& args, const Block& block) {
-    Elements<4>(block, args.range, [&](auto access, int64_t i) {
-      using At = decltype(access);
-      auto p = At::template Load<float>(args.p, i);
-      const auto g = At::template Load<float>(args.g, i);
-      auto m = At::template Load<float>(args.m, i);
-      ENTRAIN_UNROLL
-      for (int e = 0; e < At::kWidth; ++e) {
-        const float grad = g.at[e];
-        const float mixed = args.beta1 * m.at[e] + args.rest1 * grad;
-        m.at[e] = args.beta2 * m.at[e] + args.rest2 * grad;
-        p.at[e] = p.at[e] * args.keep - (mixed > 0 ? args.rate : mixed < 0 ? -args.rate : 0.0f);
-      }
-      if (args.store) {
-        At::template Store<float>(args.m, i, m);
-      }
-      At::template Store<float>(args.out, i, p);
+      At::Store(args.out, i, p);
     });
   }
 };
@@ -321,16 +209,16 @@ struct AgdStep {
   template <typename At>
   ENTRAIN_ANYWHERE static int Step(const AgdStepArgs& args, At, int64_t i) {
     const bool amsgrad = args.largest != nullptr, win = args.z != nullptr;
-    auto p = At::template Load<float>(args.p, i);
-    const auto g = At::template Load<float>(args.g, i);
-    auto m = At::template Load<float>(args.m, i);
-    auto b = At::template Load<float>(args.b, i);
-    Pack<float, At::kWidth> largest = {}, z = {};
+    auto p = At::Load(args.p, i);
+    const auto g = At::Load(args.g, i);
+    auto m = At::Load(args.m, i);
+    auto b = At::Load(args.b, i);
+    Pack<At::kWidth> largest = {}, z = {};
     if (amsgrad) {
-      largest = At::template Load<float>(args.largest, i);
+      largest = At::Load(args.largest, i);
     }
     if (win) {
-      z = args.first_step ? p : At::template Load<float>(args.z, i);
+      z = args.first_step ? p : At::Load(args.z, i);
     }
     int adaptive = 0;
     ENTRAIN_UNROLL
@@ -357,24 +245,24 @@ struct AgdStep {
       adaptive += root_v >= args.delta_root_c2 ? 1 : 0;
     }
     if (args.store) {
-      At::template Store<float>(args.m, i, m);
-      At::template Store<float>(args.b, i, b);
+      At::Store(args.m, i, m);
+      At::Store(args.b, i, b);
       if (amsgrad) {
-        At::template Store<float>(args.largest, i, largest);
+        At::Store(args.largest, i, largest);
       }
       if (win) {
-        At::template Store<float>(args.z, i, z);
+        At::Store(args.z, i, z);
       }
     }
-    At::template Store<float>(args.out, i, p);
+    At::Store(args.out, i, p);
     return adaptive;
   }
   template <typename Block>
   ENTRAIN_ANYWHERE static void Run(const AgdStepArgs& args, const Block& block) {
     SumOfBlock(block, args.results, [&](int thread) {
       int64_t adaptive = 0;
-      Share<4>(ThreadAt(block, thread), ThreadsOf(block), args.range,
-               [&](auto access, int64_t i) { adaptive += Step(args, access, i); });
+      Share(ThreadAt(block, thread), ThreadsOf(block), args.range,
+            [&](auto access, int64_t i) { adaptive += Step(args, access, i); });
       return static_cast<double>(adaptive);
     });
   }

@@ -5,7 +5,6 @@
 #include <map>
 #include <vector>
 
-#include "lib/base/dtype.h"
 #include "tests/device/cuda/on_device.h"
 
 namespace entrain {
@@ -98,40 +97,6 @@ class Stage {
   std::map<const void*, Array> arrays_;
 };
 
-// Stages the sources. If the destination is one of them, that source is the array that is written.
-std::vector<const void*> All(Stage& stage, const void* const* srcs, int n, int64_t bytes) {
-  std::vector<const void*> there;
-  for (int j = 0; j < n; ++j) {
-    there.push_back(stage.At(srcs[j], bytes));
-  }
-  return there;
-}
-
-int64_t BytesOf(DType dtype, int64_t count) {
-  return count * SizeOf(dtype);
-}
-
-void Cast(void* dst, DType to, const void* src, DType from, int64_t count) {
-  Stage stage;
-  void* const out = stage.At(dst, BytesOf(to, count));
-  const void* const in = stage.At(src, BytesOf(from, count));
-  stage.Run([&](const Kernels& k) { k.cast(out, to, in, from, count); });
-}
-
-double SquareOfDelta(const float* anchor, const float* params, int64_t count) {
-  Stage stage;
-  const float *const a = stage.At(anchor, count * 4), *const p = stage.At(params, count * 4);
-  return stage.Run([&](const Kernels& k) { return k.square_of_delta(a, p, count); });
-}
-
-void WeightedDelta(float* delta, const float* anchor, const float* params, float weight,
-                   int64_t count) {
-  Stage stage;
-  float* const d = stage.At(delta, count * 4);
-  const float *const a = stage.At(anchor, count * 4), *const p = stage.At(params, count * 4);
-  stage.Run([&](const Kernels& k) { k.weighted_delta(d, a, p, weight, count); });
-}
-
 double SumOfSquares(const float* x, int64_t count) {
   Stage stage;
   const float* const there = stage.At(x, count * 4);
@@ -144,40 +109,11 @@ double SumOfSquaredProducts(const float* x, const float* y, int64_t count) {
   return stage.Run([&](const Kernels& k) { return k.sum_of_squared_products(a, b, count); });
 }
 
-void Axpy(float* y, float a, const float* x, int64_t count) {
-  Stage stage;
-  float* const there = stage.At(y, count * 4);
-  const float* const in = stage.At(x, count * 4);
-  stage.Run([&](const Kernels& k) { k.axpy(there, a, in, count); });
-}
-
 void ScaleAny(DType dtype, void* dst, const void* src, int64_t count, double factor) {
   Stage stage;
-  void* const out = stage.At(dst, BytesOf(dtype, count));
-  const void* const in = stage.At(src, BytesOf(dtype, count));
+  void* const out = stage.At(dst, count * 4);
+  const void* const in = stage.At(src, count * 4);
   stage.Run([&](const Kernels& k) { k.scale_any(dtype, out, in, count, factor); });
-}
-
-void CombineWeighted(DType dtype, void* dst, const void* const* srcs, const double* weights, int n,
-                     int64_t count) {
-  Stage stage;
-  void* const out = stage.At(dst, BytesOf(dtype, count));
-  const auto in = All(stage, srcs, n, BytesOf(dtype, count));
-  stage.Run(
-      [&](const Kernels& k) { k.combine_weighted(dtype, out, in.data(), weights, n, count); });
-}
-
-void Accumulate(float* acc, const void* src, DType from, int64_t count) {
-  Stage stage;
-  float* const there = stage.At(acc, count * 4);
-  const void* const in = stage.At(src, BytesOf(from, count));
-  stage.Run([&](const Kernels& k) { k.accumulate(there, in, from, count); });
-}
-
-bool AllFinite(const void* x, DType dtype, int64_t count) {
-  Stage stage;
-  const void* const there = stage.At(x, BytesOf(dtype, count));
-  return stage.Run([&](const Kernels& k) { return k.all_finite(there, dtype, count); });
 }
 
 void Sgd(const SgdArgs& args, float* out, float* p, const float* g, float* b, int64_t count) {
@@ -195,14 +131,6 @@ void Adamw(const AdamwArgs& args, float* out, float* p, const float* g, float* m
   const float* const grad = stage.At(g, count * 4);
   float *const mean = stage.At(m, count * 4), *const square = stage.At(v, count * 4);
   stage.Run([&](const Kernels& k) { k.adamw(args, o, x, grad, mean, square, count); });
-}
-
-void Lion(const LionArgs& args, float* out, float* p, const float* g, float* m, int64_t count) {
-  Stage stage;
-  float *const o = stage.At(out, count * 4), *const x = stage.At(p, count * 4);
-  const float* const grad = stage.At(g, count * 4);
-  float* const mean = stage.At(m, count * 4);
-  stage.Run([&](const Kernels& k) { k.lion(args, o, x, grad, mean, count); });
 }
 
 int64_t Agd(const AgdArgs& args, const AgdArrays& arrays, int64_t count) {
@@ -234,37 +162,28 @@ void AddSharpness(const SharpnessArgs& args, float* out, const float* base, cons
   stage.Run([&](const Kernels& k) { k.add_sharpness(args, o, b, first, second, count); });
 }
 
-void OuterStep(const SgdArgs& args, float scale, float* anchor, float* momentum, float* params,
-               const float* mean, int64_t count) {
-  Stage stage;
-  float *const a = stage.At(anchor, count * 4), *const b = stage.At(momentum, count * 4);
-  float* const p = stage.At(params, count * 4);
-  const float* const in = stage.At(mean, count * 4);
-  stage.Run([&](const Kernels& k) { k.outer_step(args, scale, a, b, p, in, count); });
-}
-
 constexpr Kernels kStaged = {
     .name = "cuda",
     .combine = nullptr,
-    .cast = Cast,
-    .square_of_delta = SquareOfDelta,
-    .weighted_delta = WeightedDelta,
+    .cast = nullptr,
+    .square_of_delta = nullptr,
+    .weighted_delta = nullptr,
     .sum_of_squares = SumOfSquares,
-    .hash = nullptr,  // Device::Hash
+    .hash = nullptr,
     .sum_of_squared_products = SumOfSquaredProducts,
-    .axpy = Axpy,
+    .axpy = nullptr,
     .scale_any = ScaleAny,
-    .combine_weighted = CombineWeighted,
+    .combine_weighted = nullptr,
     .combine_agreeing = nullptr,
-    .accumulate = Accumulate,
-    .all_finite = AllFinite,
+    .accumulate = nullptr,
+    .all_finite = nullptr,
     .sgd = Sgd,
     .adamw = Adamw,
-    .lion = Lion,
+    .lion = nullptr,
     .agd = Agd,
     .ascend = Ascend,
     .add_sharpness = AddSharpness,
-    .outer_step = OuterStep,
+    .outer_step = nullptr,
 };
 
 }  // namespace

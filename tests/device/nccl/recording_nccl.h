@@ -49,9 +49,6 @@ class RecordingDevice final : public Device {
   absl::Status Record(EventHandle event, StreamHandle stream) override;
   absl::StatusOr<bool> Reached(EventHandle) override { return true; }
   absl::Status AwaitEvent(StreamHandle stream, EventHandle event) override;
-  absl::StatusOr<uint64_t> Hash(const void*, int64_t, StreamHandle, Deadline) override {
-    return absl::UnimplementedError("Hash");
-  }
   const Kernels& kernels() const override;
 
  private:
