@@ -27,7 +27,7 @@ class JobOutput {
   JobOutput();
   // Adds the pipes of one more rank. They must be non-blocking.
   void Add(Fd out, Fd err, const std::string& label);
-  // Writes a line of entrain-run itself to standard error. Does not wait for the reader.
+  // Writes a message of entrain-run itself, not of a rank, as a line to standard error. Does not wait for the reader.
   void Say(const std::string& text);
 
   // Watch adds the entries for poll. After each poll the caller must pass the same entries to Take,

@@ -15,7 +15,7 @@ namespace entrain {
 
 class Outlet {
  public:
-  // The number of waiting bytes from which the caller should stop adding.
+  // If this many bytes or more wait to be written, the caller should add no more.
   static constexpr size_t kRoom = 1 << 20;
 
   explicit Outlet(int to);

@@ -134,7 +134,8 @@ absl::Status RendezvousSender::OnRefuse(uint64_t message) {
   if (send->state == State::kRefused) {
     return absl::OkStatus();
   }
-  // A peer that has lent credit waits for WITHDRAW, even if LEND had not come when the RTS was sent.
+  // A peer that has lent credit waits for WITHDRAW, also for a message whose RTS this side sent
+  // before LEND arrived.
   if (send->state == State::kAhead || (send->state == State::kRtsSent && limit_ > kEarlyCredit)) {
     if (std::exchange(send->queued, false)) {
       ahead_.erase(std::find(ahead_.begin(), ahead_.end(), send));

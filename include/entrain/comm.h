@@ -246,8 +246,8 @@ ENTRAIN_API entrain_status_t entrain_comm_duplicate(entrain_comm_t* comm, entrai
  * more. */
 ENTRAIN_API entrain_status_t entrain_comm_split_finish(entrain_work_t* work, entrain_comm_t** part);
 
-/* ---- Growing: other processes join an existing communicator ---------------------------------------------------------
- * */
+/* ---- Growing: other processes join an existing communicator
+ * --------------------------------------------------------- */
 
 typedef struct entrain_grow_config_t {
   size_t size;
@@ -323,8 +323,8 @@ ENTRAIN_API entrain_status_t entrain_comm_grow(entrain_comm_t* comm, const entra
  * - PEER_LOST if the store cannot be reached. */
 ENTRAIN_API entrain_status_t entrain_comm_join(const entrain_join_config_t* config, entrain_comm_t** comm);
 
-/* ---- Queries, ends --------------------------------------------------------------------------------------------------
- * */
+/* ---- Queries, ends
+ * -------------------------------------------------------------------------------------------------- */
 
 /* Write the rank of this process, or the number of ranks. All queries of this section are local; any thread. */
 ENTRAIN_API entrain_status_t entrain_comm_rank(const entrain_comm_t* comm, int32_t* rank);
@@ -380,8 +380,8 @@ ENTRAIN_API entrain_status_t entrain_comm_late(const entrain_comm_t* comm, int32
  * record of this error to *error; `error` may be NULL. */
 ENTRAIN_API entrain_status_t entrain_comm_error(const entrain_comm_t* comm, entrain_error_t* error);
 
-/* ---- Membership: see docs/elastic.md -------------------------------------------------------------------------------
- * */
+/* ---- Membership: see docs/elastic.md
+ * ------------------------------------------------------------------------------- */
 
 enum { /* entrain_member_t.state */
   ENTRAIN_MEMBER_ALIVE = 0, /* the path to the member works, as far as this rank knows */

@@ -158,9 +158,9 @@ static ENTRAIN_INLINE void entrain_shard_config_init(entrain_shard_config_t* con
 }
 
 /* The arrays of a sharded model, of EDiT and of ACCO are in host memory. Device memory is refused where it is given
- * (INVALID_ARGUMENT names the argument). To train on a device, give the library arrays in host memory, best page-locked,
- * and copy: for EDiT see entrain_edit_config_t.fetch; for ACCO copy the sums of gradients to the accumulator before
- * entrain_acco_install, and params back after it. */
+ * (INVALID_ARGUMENT names the argument). To train on a device, give the library arrays in host memory, best
+ * page-locked, and copy: for EDiT see entrain_edit_config_t.fetch; for ACCO copy the sums of gradients to the
+ * accumulator before entrain_acco_install, and params back after it. */
 
 /* Creates a sharded model on the mesh. Collective; blocks. All ranks must give the same layers. */
 ENTRAIN_API entrain_status_t entrain_shard_create(entrain_mesh_t* mesh, const entrain_shard_config_t* config,
@@ -814,10 +814,9 @@ ENTRAIN_API void entrain_edit_destroy(entrain_edit_t* edit);
  *   of P bytes at each step, and wait for a round under way.
  * - Context and tensor axes, overlap_merge RESTART, anchor_check REPAIR and staleness_penalty are refused.
  *
- * quorum and round_deadline are refused in plain averaging, with use_async, error_feedback or compat, and with fragments
- * if overlap_steps is 0. ENTRAIN_LATE_CARRY and WEIGHTED are also refused with
- * ENTRAIN_ANCHOR_CHECK_REPAIR. If replicas have several ranks, quorum and round_deadline need a mesh as
- * ENTRAIN_ON_LOSS_FINISH does (see on_loss). */
+ * quorum and round_deadline are refused in plain averaging, with use_async, error_feedback or compat, and with
+ * fragments if overlap_steps is 0. ENTRAIN_LATE_CARRY and WEIGHTED are also refused with ENTRAIN_ANCHOR_CHECK_REPAIR.
+ * If replicas have several ranks, quorum and round_deadline need a mesh as ENTRAIN_ON_LOSS_FINISH does (on_loss). */
 
 /* Call this function before each forward pass. The function starts an exchange if `training` is 1, `first_microbatch`
  * is 1 and an exchange is due. It begins the exchange with the first layer, sets *syncing to 1, and returns without
@@ -959,8 +958,9 @@ ENTRAIN_API entrain_status_t entrain_edit_loss(const entrain_edit_t* edit, int32
                                                int64_t* rendezvous, char* text, size_t bytes);
 
 /* Copies this rank's anchors to `anchor`, and converts them to `dtype` (f32, f64, bf16 or f16; UNIMPLEMENTED for
- * others). `anchor` has as many elements as entrain_shard_slab_count reports, in the order of the slab. For a frozen layer, copies its parameters. Returns FAILED_PRECONDITION before
- * the anchors exist, and while an exchange is in progress. */
+ * others). `anchor` has as many elements as entrain_shard_slab_count reports, in the order of the slab. For a frozen
+ * layer, copies its parameters. Returns FAILED_PRECONDITION before the anchors exist, and while an exchange is in
+ * progress. */
 ENTRAIN_API entrain_status_t entrain_edit_anchor(const entrain_edit_t* edit, void* anchor, entrain_dtype_t dtype);
 
 /* Writes the results of a layer's last exchange: the norm and the weight of each replica, and the factor that clipped
@@ -1349,10 +1349,11 @@ ENTRAIN_API entrain_status_t entrain_acco_join(entrain_comm_t* comm, const entra
 /* Frees the channel. The other ranks need this rank's part of a round in progress, so the function waits for the end of
  * this round: at most 10 s, or 1 s if the caller has a step or a schedule, whose functions could wait for the calling
  * thread. Then it ends the round on all ranks (ABORTED there). entrain_comm_abort ends the round at once. So ranks that
- * each make the same number of installs may destroy their channels at different times. Waits at most 1 s for a running step or schedule of the caller,
- * as entrain_edit_destroy does. With ENTRAIN_ADMIT_EXCHANGE rank 0 also waits for the end of a request to the store, at
- * most 0.5 s. If newcomers are being connected at this time, the function waits for the end of this attempt: at most 2
- * s, or a quarter of timeout_ns if the store does not answer. Does nothing for NULL. */
+ * each make the same number of installs may destroy their channels at different times. Waits at most 1 s for a running
+ * step or schedule of the caller, as entrain_edit_destroy does. With ENTRAIN_ADMIT_EXCHANGE rank 0 also waits for the
+ * end of a request to the store, at most 0.5 s. If newcomers are being connected at this time, the function waits for
+ * the end of this attempt: at most 2 s, or a quarter of timeout_ns if the store does not answer. Does nothing for
+ * NULL. */
 ENTRAIN_API void entrain_acco_destroy(entrain_acco_t* acco);
 /* Writes the address of the accumulator to *gradients: `count` elements of grads_dtype, zero at first. Only the caller
  * adds to the accumulator. entrain_acco_install clears it when necessary. Lent until the channel is destroyed. */

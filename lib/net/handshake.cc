@@ -23,8 +23,8 @@
 namespace entrain {
 namespace {
 
-// A thread of the library may compute a proof, or encrypt, while the process ends: a store lives as
-// long as the process that serves it. Without this flag, exit() would free the state of OpenSSL under
+// A store lives until the end of the process that serves it. So a thread of the library may compute a
+// proof, or encrypt, while the process exits. Without this flag, exit() would free the state of OpenSSL under
 // this thread. The flag counts only before the first use of OpenSSL, so it is set when the library is
 // loaded.
 [[maybe_unused]] const int kept_at_exit = OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr);

@@ -136,7 +136,8 @@ TEST_F(Leftovers, AreNotWhatOthersNeed) {
   EXPECT_EQ(Files(), before);
 }
 
-// A copy of the head is complete, and lists the same files.
+// A file left over that is a copy of the head is complete and lists the same parts. The parts that
+// the head itself lists must stay.
 TEST_F(Leftovers, AreNotThePartsOfACheckpointThatCounts) {
   WritePart(1, kId);
   WritePart(2, kId);  // not listed in the head

@@ -59,7 +59,7 @@ std::string UnusedUrl() {
   return "tcp://" + listener->address.ToString();
 }
 
-// Returns a connection that has shaken hands. The test writes any bytes to it.
+// Returns a connection that has shaken hands. The test can write arbitrary bytes to it.
 Fd Greet(const Store& store) {
   Fd fd = *Connect(AddressOf(store), Soon());
   Handshake handshake(true, Purpose::kStore, {7}, "");

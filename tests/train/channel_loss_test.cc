@@ -681,7 +681,7 @@ TEST(DISABLED_ChannelLossTimes, FromADeathToTheNextInstall) {
   }
 }
 
-// Returns the time of a round of ZeRO-1 in ms, by rank 0's count.
+// Returns the mean time of a round of ZeRO-1 in ms, as rank 0 measures it.
 double RoundMs(OnLoss on_loss, const char* transports, int64_t count) {
   constexpr int kRounds = 20;
   SharedMemory shared;

@@ -1,4 +1,5 @@
-// The state of an EDiT object whose parts the test makes and moves one by one.
+// Tests the state of an EDiT object. The test makes each part of the object itself, and advances each
+// part separately.
 #include "lib/train/edit/edit_state.h"
 
 #include <functional>

@@ -464,7 +464,7 @@ TEST_P(EndpointContract, AtOnceAndPostedMixInOrder) {
   }
   const Buffer out = Pattern(100, 1), other = Pattern(100, 2);
   Buffer in(out.size(), 0);
-  // Sent by TrySend, received by posted receives, before and after.
+  // TrySend sends the messages. Receives that were posted before or after the send take them.
   Transfer first, second, sent;
   to_a->PostRecv(Message(1), Of(in), &first);
   EXPECT_EQ(to_a->TryRecv(Message(1), Of(in)), Next::kOther) << "a receive is posted";

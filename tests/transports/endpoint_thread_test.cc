@@ -216,7 +216,7 @@ TEST_P(EndpointContract, Invariant7_RevokeRacesWithTheCopyingPeer) {
   Connect();
   constexpr int kRounds = 360;
   // Some messages are sent and received at once, where this is possible. Most others have one
-  // piece, so that a revocation in the middle leaves no later piece that could fail.
+  // piece: if such a message is revoked during the copy, no later piece can fail.
   const auto at_once = [](int i) { return i % 3 == 2; };
   const auto large = [&](int i) { return i % 8 < 2 && !at_once(i); };
   const auto bytes_of = [&](int i) {

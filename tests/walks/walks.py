@@ -2,7 +2,7 @@
 """The walks of docs/walks.md: which units a call enters, in which order.
 
     walks.py --check            every unit and function that docs/walks.md names exists (a test)
-    walks.py --build FOLDER     runs the calls in a build of the preset `trace`, and prints the tables anew
+    walks.py --build FOLDER     runs the calls in a build of the preset `trace`, and writes the tables of the page anew
 
 A unit is a .cc with its .h. A unit counts when a function of it runs. The units of lib/base and Abseil do not count: a reader knows
 their words. A unit is named with the first of its functions that ran. A crossing is a step between lib/comm and lib/engine on
@@ -71,6 +71,35 @@ def walk(build, call):
     return units, crossings
 
 
+def subject(unit):
+    """Returns the first sentence of the header's comment, or of the source's."""
+    for end in (".h", ".cc"):
+        if os.path.exists(os.path.join(ROOT, unit + end)):
+            with open(os.path.join(ROOT, unit + end)) as file:
+                comment = re.match(r"((?://[^\n]*\n)+)", file.read())
+            if comment:
+                text = " ".join(line[2:].strip() for line in comment.group(1).strip().split("\n"))
+                return re.split(r"[.:](?: |$)", text)[0].replace("|", "\\|")
+    return ""
+
+
+def table(units, crossings):
+    folders = len({os.path.dirname(unit) for unit in units})
+    rows = [f"{len(units)} units in {folders} folders, {crossings} crossings.", "", "| unit | enters | what it is |", "|---|---|---|"]
+    return "\n".join(rows + [f"| `{unit}` | `{function}` | {subject(unit)} |" for unit, function in units.items()])
+
+
+def write(build, calls):
+    with open(PAGE) as file:
+        page = file.read()
+    for call in calls:
+        begin, end = f"<!-- {call} -->\n", "<!-- end -->"
+        head, rest = page.split(begin)
+        page = head + begin + "\n" + table(*walk(build, call)) + "\n\n" + rest[rest.index(end):]
+    with open(PAGE, "w") as file:
+        file.write(page)
+
+
 def check():
     with open(PAGE) as file:
         rows = re.findall(r"^\| `((?:lib|collectives|transports)/[\w/]+)` \| `([^`]+)` \|", file.read(), re.M)
@@ -95,12 +124,7 @@ def main():
         sys.exit(check())
     if not options.build:
         parser.error("one of --check and --build is needed")
-    for call in options.calls.split(","):
-        units, crossings = walk(options.build, call)
-        folders = len({os.path.dirname(unit) for unit in units})
-        print(f"\n{call}: {len(units)} units in {folders} folders, {crossings} crossings of lib/comm and lib/engine\n")
-        for unit, function in units.items():
-            print(f"| `{unit}` | `{function}` |")
+    write(options.build, options.calls.split(","))
 
 
 main()

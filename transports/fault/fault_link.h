@@ -50,7 +50,7 @@ class FaultLink {
 
   // `lane` must not move until Drop has been called for it.
   void Post(FaultLane* lane, const Envelope& envelope, ConstBytes bytes, Completion* done);
-  // Posts all messages whose time has come to the transport beneath. Returns their number.
+  // Posts to the transport beneath all messages that are due. Returns their number.
   int HandOver();
   // Returns the time at which HandOver must be called next.
   Deadline next() const;

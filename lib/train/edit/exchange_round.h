@@ -35,8 +35,8 @@ class ExchangeRound {
   static constexpr int kNoLayer = -1;
 
   // How many layers may be between Begin and Finish at a time: `layers`, at least 1, or more if
-  // their deltas together have at most `bytes` bytes. With `ahead`, layers whose turn is not yet
-  // allowed may begin too, once the first turn runs. Between distant sites a layer alone does not
+  // their deltas together have at most `bytes` bytes. With `ahead`, once the first turn runs,
+  // further layers may begin before Allow covers their turns. Between distant sites a layer alone does not
   // fill the link.
   struct InFlight {
     int layers = 1;
@@ -44,8 +44,8 @@ class ExchangeRound {
     bool ahead = false;
   };
 
-  // `order` has the layer of each turn, ascending. `standing` is this rank's standing; its steps
-  // are those at which the round begins. `behind` is true if the round overlaps with further steps
+  // `order` has the layer of each turn, ascending. `standing` is the standing of this rank; its
+  // member `steps` is the replica's number of steps when the round begins. `behind` is true if the round overlaps with further steps
   // of this replica (option overlap_steps).
   ExchangeRound(std::vector<int> order, const Standing& standing, bool behind, InFlight in_flight)
       : order_(std::move(order)), standing_(standing), behind_(behind), in_flight_(in_flight) {}

@@ -14,8 +14,8 @@
 namespace entrain {
 namespace {
 
-// In Settle each rank sends its round, the number of calls since then that are over, and the size of
-// the last outcome. The number is kNone if the rank has begun no call since its round. Ranks send
+// In Settle each rank sends its round, the number of calls that it has finished since that round, and
+// the size of the last outcome. The number is kNone if the rank has begun no call since its round. Ranks send
 // this struct as it is in memory.
 struct Place {
   int64_t round = 0, made = 0, bytes = 0;

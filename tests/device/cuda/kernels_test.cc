@@ -168,8 +168,8 @@ TEST(CudaKernels, ThoseThatReturnANumberAreWaitedForAsLongAsTheStreamAllows) {
     }
     EXPECT_LT(Clock::Real().Now() - before, kSecond);
   }
-  // More kernels than the device has memory for results at first, so each takes memory that no
-  // other will use before it is done.
+  // Starts more kernels than the device has memory for results at first. Each kernel must get memory
+  // that no other kernel uses until this one is done.
   const int before = OnRealDevice() ? 0 : LiveOnFake().back();
   for (int i = 0; i < 6; ++i) {
     KernelStream bound(device, held.get(), kMillisecond);
