@@ -90,7 +90,7 @@ def generate():
     return HEAD + out.getvalue()
 
 
-OPTIONS_HEAD = '''# Made from lib/train/*_option_list.h by tools/python_declarations.py; a test compares.
+OPTIONS_HEAD = '''# Made from lib/train/*/*_option_list.h by tools/python_declarations.py; a test compares.
 """The options of EDiT and ACCO that are one number each."""
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ import dataclasses
 from typing import Literal, TypedDict
 '''
 # For each training object: its option list, and the names of the classes with the fields.
-OBJECTS = {"edit": ("edit_option_list.h", "Edit"), "acco": ("acco_option_list.h", "Acco")}
+OBJECTS = {"edit": ("edit/edit_option_list.h", "Edit"), "acco": ("acco/acco_option_list.h", "Acco")}
 # The limits of a number, in words.
 LIMITS = {"AtLeast": "at least {}", "NotNegative": "at least 0", "Above": "more than {}", "Within": "{} to {}", "UpTo": "more than {}, at most {}",
           "From": "at least {}, less than {}", "Between": "more than {}, less than {}"}
@@ -131,7 +131,7 @@ def number(text):
     """Returns a number of a list as it is read, also if it is a constant of the library."""
     if not text.startswith("k"):
         return text
-    for source in sorted(LISTS.glob("*.h")) + sorted(LISTS.glob("*.cc")):
+    for source in sorted(LISTS.rglob("*.h")) + sorted(LISTS.rglob("*.cc")):
         found = re.search(rf"constexpr \w+ {text} = ([^;]+);", source.read_text())
         if found:
             return f"{eval(found[1]):g}".replace("e+0", "e")  # an expression like 1 << 20

@@ -38,13 +38,13 @@ absl::Status Check(const Request& request, Call* call, entrain_batch_t** batch) 
   return checked.ok() ? checked : Refusal(*call, checked);
 }
 
-absl::Status StartWork(const Request& request, const Call& call) {
+absl::Status StartCall(const Request& request, const Call& call) {
   ENTRAIN_ASSIGN_OR_RETURN(RefPtr<Work> work, request.comm->comm->Start(call));
   *request.work = ToHandle(std::move(work), call.options.background);
   return absl::OkStatus();
 }
 
-entrain_status_t Submit(const Request& request) {
+entrain_status_t MakeCall(const Request& request) {
   return Guard(request.function, Does::kStart, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(request.comm, "comm"));
     if (request.options == nullptr && request.work == nullptr && !request.uneven &&
@@ -65,7 +65,7 @@ entrain_status_t Submit(const Request& request) {
                                                      // call
     }
     if (status.ok()) {
-      status = batch == nullptr ? StartWork(request, call) : AddToBatch(request, call, batch);
+      status = batch == nullptr ? StartCall(request, call) : AddToBatch(request, call, batch);
     }
     if (!status.ok()) {
       request.comm->comm->Refused(call, status);
@@ -85,7 +85,7 @@ extern "C" {
 entrain_status_t entrain_all_reduce(entrain_comm_t* comm, const void* in, void* out, size_t count,
                                     entrain_dtype_t dtype, entrain_op_t op,
                                     const entrain_call_options_t* options, entrain_work_t** work) {
-  return Submit(
+  return MakeCall(
       {__func__, CallKind::kAllReduce, comm, in, out, count, dtype, op, 0, options, work});
 }
 
@@ -93,63 +93,63 @@ entrain_status_t entrain_reduce_scatter(entrain_comm_t* comm, const void* in, vo
                                         size_t count, entrain_dtype_t dtype, entrain_op_t op,
                                         const entrain_call_options_t* options,
                                         entrain_work_t** work) {
-  return Submit(
+  return MakeCall(
       {__func__, CallKind::kReduceScatter, comm, in, out, count, dtype, op, 0, options, work});
 }
 
 entrain_status_t entrain_all_gather(entrain_comm_t* comm, const void* in, void* out, size_t count,
                                     entrain_dtype_t dtype, const entrain_call_options_t* options,
                                     entrain_work_t** work) {
-  return Submit(
+  return MakeCall(
       {__func__, CallKind::kAllGather, comm, in, out, count, dtype, ENTRAIN_SUM, 0, options, work});
 }
 
 entrain_status_t entrain_broadcast(entrain_comm_t* comm, void* buffer, size_t count,
                                    entrain_dtype_t dtype, int32_t root,
                                    const entrain_call_options_t* options, entrain_work_t** work) {
-  return Submit({__func__, CallKind::kBroadcast, comm, buffer, buffer, count, dtype, ENTRAIN_SUM,
-                 root, options, work});
+  return MakeCall({__func__, CallKind::kBroadcast, comm, buffer, buffer, count, dtype, ENTRAIN_SUM,
+                   root, options, work});
 }
 
 entrain_status_t entrain_reduce(entrain_comm_t* comm, const void* in, void* out, size_t count,
                                 entrain_dtype_t dtype, entrain_op_t op, int32_t root,
                                 const entrain_call_options_t* options, entrain_work_t** work) {
-  return Submit(
+  return MakeCall(
       {__func__, CallKind::kReduce, comm, in, out, count, dtype, op, root, options, work});
 }
 
 entrain_status_t entrain_gather(entrain_comm_t* comm, const void* in, void* out, size_t count,
                                 entrain_dtype_t dtype, int32_t root,
                                 const entrain_call_options_t* options, entrain_work_t** work) {
-  return Submit(
+  return MakeCall(
       {__func__, CallKind::kGather, comm, in, out, count, dtype, ENTRAIN_SUM, root, options, work});
 }
 
 entrain_status_t entrain_scatter(entrain_comm_t* comm, const void* in, void* out, size_t count,
                                  entrain_dtype_t dtype, int32_t root,
                                  const entrain_call_options_t* options, entrain_work_t** work) {
-  return Submit({__func__, CallKind::kScatter, comm, in, out, count, dtype, ENTRAIN_SUM, root,
-                 options, work});
+  return MakeCall({__func__, CallKind::kScatter, comm, in, out, count, dtype, ENTRAIN_SUM, root,
+                   options, work});
 }
 
 entrain_status_t entrain_all_to_all(entrain_comm_t* comm, const void* in, void* out, size_t count,
                                     entrain_dtype_t dtype, const entrain_call_options_t* options,
                                     entrain_work_t** work) {
-  return Submit(
+  return MakeCall(
       {__func__, CallKind::kAllToAll, comm, in, out, count, dtype, ENTRAIN_SUM, 0, options, work});
 }
 
 entrain_status_t entrain_scan(entrain_comm_t* comm, const void* in, void* out, size_t count,
                               entrain_dtype_t dtype, entrain_op_t op,
                               const entrain_call_options_t* options, entrain_work_t** work) {
-  return Submit({__func__, CallKind::kScan, comm, in, out, count, dtype, op, 0, options, work});
+  return MakeCall({__func__, CallKind::kScan, comm, in, out, count, dtype, op, 0, options, work});
 }
 
 entrain_status_t entrain_exclusive_scan(entrain_comm_t* comm, const void* in, void* out,
                                         size_t count, entrain_dtype_t dtype, entrain_op_t op,
                                         const entrain_call_options_t* options,
                                         entrain_work_t** work) {
-  return Submit(
+  return MakeCall(
       {__func__, CallKind::kExclusiveScan, comm, in, out, count, dtype, op, 0, options, work});
 }
 
@@ -157,76 +157,76 @@ entrain_status_t entrain_all_gather_v(entrain_comm_t* comm, const void* in, void
                                       const size_t* counts, entrain_dtype_t dtype,
                                       const entrain_call_options_t* options,
                                       entrain_work_t** work) {
-  return Submit({__func__, CallKind::kAllGather, comm, in, out, 0, dtype, ENTRAIN_SUM, 0, options,
-                 work, true, counts, counts});
+  return MakeCall({__func__, CallKind::kAllGather, comm, in, out, 0, dtype, ENTRAIN_SUM, 0, options,
+                   work, true, counts, counts});
 }
 
 entrain_status_t entrain_reduce_scatter_v(entrain_comm_t* comm, const void* in, void* out,
                                           const size_t* counts, entrain_dtype_t dtype,
                                           entrain_op_t op, const entrain_call_options_t* options,
                                           entrain_work_t** work) {
-  return Submit({__func__, CallKind::kReduceScatter, comm, in, out, 0, dtype, op, 0, options, work,
-                 true, counts, counts});
+  return MakeCall({__func__, CallKind::kReduceScatter, comm, in, out, 0, dtype, op, 0, options,
+                   work, true, counts, counts});
 }
 
 entrain_status_t entrain_gather_v(entrain_comm_t* comm, const void* in, size_t count, void* out,
                                   const size_t* counts, entrain_dtype_t dtype, int32_t root,
                                   const entrain_call_options_t* options, entrain_work_t** work) {
-  return Submit({__func__, CallKind::kGather, comm, in, out, count, dtype, ENTRAIN_SUM, root,
-                 options, work, true, nullptr, counts});
+  return MakeCall({__func__, CallKind::kGather, comm, in, out, count, dtype, ENTRAIN_SUM, root,
+                   options, work, true, nullptr, counts});
 }
 
 entrain_status_t entrain_scatter_v(entrain_comm_t* comm, const void* in, const size_t* counts,
                                    void* out, size_t count, entrain_dtype_t dtype, int32_t root,
                                    const entrain_call_options_t* options, entrain_work_t** work) {
-  return Submit({__func__, CallKind::kScatter, comm, in, out, count, dtype, ENTRAIN_SUM, root,
-                 options, work, true, counts, nullptr});
+  return MakeCall({__func__, CallKind::kScatter, comm, in, out, count, dtype, ENTRAIN_SUM, root,
+                   options, work, true, counts, nullptr});
 }
 
 entrain_status_t entrain_all_to_all_v(entrain_comm_t* comm, const void* in, const size_t* in_counts,
                                       void* out, const size_t* out_counts, entrain_dtype_t dtype,
                                       const entrain_call_options_t* options,
                                       entrain_work_t** work) {
-  return Submit({__func__, CallKind::kAllToAll, comm, in, out, 0, dtype, ENTRAIN_SUM, 0, options,
-                 work, true, in_counts, out_counts});
+  return MakeCall({__func__, CallKind::kAllToAll, comm, in, out, 0, dtype, ENTRAIN_SUM, 0, options,
+                   work, true, in_counts, out_counts});
 }
 
 entrain_status_t entrain_barrier(entrain_comm_t* comm, const entrain_call_options_t* options,
                                  entrain_work_t** work) {
-  return Submit({.function = __func__,
-                 .kind = CallKind::kBarrier,
-                 .comm = comm,
-                 .options = options,
-                 .work = work});
+  return MakeCall({.function = __func__,
+                   .kind = CallKind::kBarrier,
+                   .comm = comm,
+                   .options = options,
+                   .work = work});
 }
 
 entrain_status_t entrain_send(entrain_comm_t* comm, const void* in, size_t count,
                               entrain_dtype_t dtype, int32_t peer,
                               const entrain_call_options_t* options, entrain_work_t** work) {
-  return Submit({__func__, CallKind::kSend, comm, in, nullptr, count, dtype, ENTRAIN_SUM, peer,
-                 options, work});
+  return MakeCall({__func__, CallKind::kSend, comm, in, nullptr, count, dtype, ENTRAIN_SUM, peer,
+                   options, work});
 }
 
 entrain_status_t entrain_recv(entrain_comm_t* comm, void* out, size_t count, entrain_dtype_t dtype,
                               int32_t peer, const entrain_call_options_t* options,
                               entrain_work_t** work) {
-  return Submit({__func__, CallKind::kRecv, comm, nullptr, out, count, dtype, ENTRAIN_SUM, peer,
-                 options, work});
+  return MakeCall({__func__, CallKind::kRecv, comm, nullptr, out, count, dtype, ENTRAIN_SUM, peer,
+                   options, work});
 }
 
 entrain_status_t entrain_recv_any(entrain_comm_t* comm, void* out, size_t count,
                                   entrain_dtype_t dtype, int32_t* source,
                                   const entrain_call_options_t* options, entrain_work_t** work) {
-  return Submit({.function = __func__,
-                 .kind = CallKind::kRecvAny,
-                 .comm = comm,
-                 .out = out,
-                 .count = count,
-                 .dtype = dtype,
-                 .root = -1,
-                 .options = options,
-                 .work = work,
-                 .source = source});
+  return MakeCall({.function = __func__,
+                   .kind = CallKind::kRecvAny,
+                   .comm = comm,
+                   .out = out,
+                   .count = count,
+                   .dtype = dtype,
+                   .root = -1,
+                   .options = options,
+                   .work = work,
+                   .source = source});
 }
 
 }  // extern "C"

@@ -100,7 +100,7 @@ bool CallRunner::MayRunInline(const Call& call) const {
 }
 
 std::optional<absl::Status> CallRunner::RunAgain(const CallKey& key, const void* in, void* out) {
-  const PlanCache::Query query(key, plans_made());
+  const CallCache::Query query(key, plans_made());
   if (!cache_.MayHold(query) || !pays_.load(std::memory_order_relaxed) ||
       !engine_->seat().TakeIfQuiet()) {
     return std::nullopt;

@@ -25,6 +25,7 @@
 
 #include "absl/status/status.h"
 
+#include "lib/comm/call_cache.h"
 #include "lib/comm/call_funnel.h"
 #include "lib/comm/call_work.h"
 #include "lib/comm/comm_shell.h"
@@ -38,7 +39,6 @@
 #include "lib/comm/open_calls.h"
 #include "lib/comm/peers.h"
 #include "lib/comm/plan/cost_model.h"
-#include "lib/comm/plan/plan_cache.h"
 #include "lib/comm/plan/topology.h"
 #include "lib/engine/engine.h"
 #include "lib/engine/inline_call.h"
@@ -159,7 +159,7 @@ class CallRunner final {
   const Parts with_;
   std::atomic<bool> pays_;
   std::atomic<uint64_t> plans_made_{0};  // number of calls of ForgetPlans
-  PlanCache cache_;
+  CallCache cache_;
   // [driver] The scratch memory of the last inline call, kept for the next one.
   OwnedBuffer scratch_;
   // Only the driver writes these counters.

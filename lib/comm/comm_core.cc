@@ -89,7 +89,7 @@ CommCore::CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig 
       mismatches_(peers_.rank(), peers_.size()),
       inquiry_(peers_, funnel_, open_, words_, engine_.causes(), config_.silence_ns),
       respondent_(engine_.causes(), peers_, funnel_, open_, words_),
-      survivors_(peers_, words_, config_.name, config_.generation),
+      agreements_(peers_, words_, config_.name, config_.generation),
       runner_(*this, engine_holder_,
               {config_, peers_, pool_, ending_.end(), funnel_, open_, words_, inquiry_, mismatches_,
                flight_},

@@ -2,7 +2,8 @@
 // engine's events (control messages and early messages of the members, lost paths, timers), and passes
 // each to the part that handles it. The parts that decide about failures (the inquiry, the answers, the
 // vote, the agreements on the remaining ranks, the end) are without I/O and clock: after each event the
-// core does what they have decided, before the event returns. The parts on the path of a call ask the
+// core does what they have decided, before the event returns. (OnLost, OnControl, OnTick, Fail,
+// StartAgreement and what belongs to them are in comm_failures.cc.) The parts on the path of a call ask the
 // core through CommShell. Each part is built after the parts that it refers to. The user's handle, the
 // engine and the works share the core. A core may exist after Engine::Shutdown has destroyed the
 // endpoints. After that the core does not use the endpoints.
@@ -223,7 +224,7 @@ class CommCore final : public ContextOwner,
   Mismatches mismatches_;  // [driver]
   Inquiry inquiry_;
   Respondent respondent_;           // [driver]
-  SurvivorCalls survivors_;         // [driver]
+  SurvivorCalls agreements_;        // [driver]
   RefPtr<SurvivorWork> agreeing_;   // [driver] the call under way; null: none
   std::shared_ptr<CommCore> next_;  // [driver] made by a shrink, and not taken yet
   CallRunner runner_;

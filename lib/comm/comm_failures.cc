@@ -27,7 +27,7 @@ void CommCore::OnLost(Endpoint& from, const absl::Status& why) {
   if (rank < 0) {
     return;
   }
-  survivors_.OnLost(rank, why, engine_.clock().Now());
+  agreements_.OnLost(rank, why, engine_.clock().Now());
   PerformAgreement();
   if (Over()) {
     return;
@@ -72,12 +72,12 @@ void CommCore::OnControl(Endpoint& from, absl::string_view message) {
       if (mismatches_.voting()) {
         NeedAttention();
       }
-      survivors_.OnLeft(rank, engine_.clock().Now());
+      agreements_.OnLeft(rank, engine_.clock().Now());
       PerformAgreement();
       return;
     case ControlKind::kSurvivors:
       BeginAgreement();
-      survivors_.OnMessage(rank, message.substr(1), engine_.clock().Now());
+      agreements_.OnMessage(rank, message.substr(1), engine_.clock().Now());
       PerformAgreement();
       return;
     case ControlKind::kQuery: {
@@ -112,12 +112,12 @@ void CommCore::OnControl(Endpoint& from, absl::string_view message) {
 
 Deadline CommCore::next_tick() const {
   if (Over()) {
-    return survivors_.next_tick();
+    return agreements_.next_tick();
   }
   if (mismatches_.voting()) {
     return mismatches_.until();  // the verdict of the vote ends all calls
   }
-  const Deadline next = std::min(inquiry_.next_tick(), survivors_.next_tick());
+  const Deadline next = std::min(inquiry_.next_tick(), agreements_.next_tick());
   if (inquiry_.busy()) {
     return next;  // the inquiry about another expired call begins after this one
   }
@@ -125,8 +125,8 @@ Deadline CommCore::next_tick() const {
 }
 
 void CommCore::OnTick(int64_t now_ns) {
-  if (survivors_.next_tick().Passed(now_ns)) {
-    survivors_.OnTick(now_ns, peers_.Received());
+  if (agreements_.next_tick().Passed(now_ns)) {
+    agreements_.OnTick(now_ns, peers_.Received());
     PerformAgreement();
   }
   if (Over()) {
@@ -375,7 +375,7 @@ void CommCore::SayFarewell(absl::string_view what) {
 }
 
 void CommCore::Leave(absl::string_view what) {
-  survivors_.Close(absl::AbortedError(absl::StrCat(config_.name, ": this rank ", what)));
+  agreements_.Close(absl::AbortedError(absl::StrCat(config_.name, ": this rank ", what)));
   PerformAgreement();
   SayFarewell(what);
 }
@@ -419,17 +419,17 @@ RefPtr<SurvivorWork> CommCore::StartAgreement(Survivors::Wish wish, int64_t time
 }
 
 void CommCore::BeginAgreement() {
-  if (!survivors_.begun()) {
-    survivors_.Begin(Members(), engine_.clock().Now());
+  if (!agreements_.begun()) {
+    agreements_.Begin(Members(), engine_.clock().Now());
   }
 }
 
 void CommCore::StartAgreement(const RefPtr<SurvivorWork>& work, SurvivorCall call) {
   BeginAgreement();
-  if (survivors_.WantsContext(call.wish.kind)) {
+  if (agreements_.WantsContext(call.wish.kind)) {
     call.wish.context = engine_.ReserveContext();
   }
-  if (const absl::Status status = survivors_.Start(std::move(call), engine_.clock().Now());
+  if (const absl::Status status = agreements_.Start(std::move(call), engine_.clock().Now());
       !status.ok()) {
     work->Finish(status);
     return;
@@ -440,7 +440,7 @@ void CommCore::StartAgreement(const RefPtr<SurvivorWork>& work, SurvivorCall cal
 }
 
 void CommCore::PerformAgreement() {
-  SurvivorCalls::Effects todo = survivors_.TakeEffects();
+  SurvivorCalls::Effects todo = agreements_.TakeEffects();
   for (const Survivors::Message& message : todo.messages) {
     peers_.Send(message.to, ControlKind::kSurvivors, message.text);
   }

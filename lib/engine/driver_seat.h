@@ -25,7 +25,6 @@
 // The shared variables. Loads and stores are relaxed unless the table names another order. A, B and
 // C are the fences described below the table.
 //
-//   variable          written by                             read by
 //   variable         written by                            read by
 //   driver_          TryTake (compare-and-swap, acquire);  TryTake; SleepAsWaiter and Await after B
 //                    Leave, ThreadDrives (release)

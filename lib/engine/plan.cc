@@ -55,13 +55,13 @@ class Cutter {
 };
 
 // Returns true if the round can run on the inline path. It may have at most kMaxTransfers
-// transfers, at most one receive from each peer, and no message longer than kMaxInlineBytes. Long
+// transfers, at most one receive from each peer, and no message longer than `most_inline`. Long
 // messages from several peers are excluded, because an executor receives them concurrently and
 // therefore faster.
-bool FitsInline(const RoundFacts& round) {
+bool FitsInline(const RoundFacts& round, int64_t most_inline) {
   constexpr uint32_t kMaxTransfers = 64;  // bits of Progress::done
   constexpr int64_t kLongOfSeveral = 1 << 20;
-  return round.sends + round.receives <= kMaxTransfers && round.longest <= kMaxInlineBytes &&
+  return round.sends + round.receives <= kMaxTransfers && round.longest <= most_inline &&
          !round.repeats_peer && (round.receives < 2 || round.longest_received < kLongOfSeveral);
 }
 
@@ -93,7 +93,9 @@ void SetFlags(Plan* plan) {
   const Facts facts = FactsOf(*plan);
   const Schedule& schedule = *plan->schedule;
   plan->fits_inline = schedule.lanes.size() == 1 &&
-                      std::all_of(facts.rounds.begin(), facts.rounds.end(), FitsInline);
+                      std::all_of(facts.rounds.begin(), facts.rounds.end(), [&](const auto& round) {
+                        return FitsInline(round, plan->most_inline);
+                      });
   plan->read_once.resize(schedule.transfers.size());
   plan->may_be_lent.resize(schedule.transfers.size());
   for (size_t r = 0; r < facts.rounds.size(); ++r) {
@@ -138,8 +140,9 @@ bool MayUseApart(const Call& call) {
 }  // namespace
 
 Plan Plan::Make(std::shared_ptr<const Schedule> schedule, const char* algorithm, const Layout& in,
-                const Layout& out, int64_t element_bytes, int window) {
+                const Layout& out, int64_t element_bytes, int window, int64_t most_inline) {
   Plan plan;
+  plan.most_inline = most_inline;
   plan.algorithm = algorithm;
   plan.element_bytes = element_bytes;
   plan.window = std::min(window, static_cast<int>(schedule->lanes.size()));

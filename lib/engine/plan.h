@@ -25,7 +25,7 @@ struct Place {
   int64_t offset = 0, bytes = 0;
 };
 
-// The size limit of a message on the inline path.
+// The size limit of a message on the inline path. Over some links it is smaller (Planner).
 constexpr int64_t kMaxInlineBytes = 2 << 20;
 
 // The data that all calls of one shape share. Make returns it; it does not change afterwards.
@@ -48,7 +48,8 @@ struct Plan {
   // Bytes of additional scratch for the copies that Binding::SetAside makes for the caller's own
   // reduction.
   int64_t aside_bytes = 0;
-  bool fits_inline = false;  // see inline_call.h
+  int64_t most_inline = kMaxInlineBytes;  // the limit for this plan; negative: no message
+  bool fits_inline = false;               // see inline_call.h
   // By round. True if the operations write to no memory that the round sends. The operations then
   // need not wait for the sends.
   std::vector<bool> ops_before_sends;
@@ -67,7 +68,8 @@ struct Plan {
   }
 
   static Plan Make(std::shared_ptr<const Schedule> schedule, const char* algorithm,
-                   const Layout& in, const Layout& out, int64_t element_bytes, int window);
+                   const Layout& in, const Layout& out, int64_t element_bytes, int window,
+                   int64_t most_inline = kMaxInlineBytes);
 };
 
 // A received message that was not copied to `place`. Its bytes are at `data` (see Loan in

@@ -48,6 +48,7 @@ class Optimizer {
   virtual BranchCounts branches() const { return {}; }
 };
 
+// Not the values of ENTRAIN_OPTIM_*, in which 3 is WSAM.
 enum class OptimizerKind : int32_t { kSgd = 0, kAdamw = 1, kAgd = 2, kLion = 3 };
 // Only for agd. kDecoupled: p ← (1 - lr wd) p. kFixed: p ← (1 - wd) p. kCoupled: g ← g + wd p.
 enum class WeightDecay : int32_t { kDecoupled = 0, kFixed = 1, kCoupled = 2 };

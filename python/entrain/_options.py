@@ -1,4 +1,4 @@
-# Made from lib/train/*_option_list.h by tools/python_declarations.py; a test compares.
+# Made from lib/train/*/*_option_list.h by tools/python_declarations.py; a test compares.
 """The options of EDiT and ACCO that are one number each."""
 from __future__ import annotations
 

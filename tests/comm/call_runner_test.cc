@@ -568,13 +568,13 @@ TEST_F(InlineTest, TheLengthDoesNotChangeWhileAnotherHasThePlan) {
 
 // Tests any number of cached plans. With a plain hash, a send and a receive would share a slot on
 // some ranks.
-TEST(PlanCacheTest, KindsAndPeersThatTakeTurnsDoNotShareASlot) {
+TEST(CallCacheTest, KindsAndPeersThatTakeTurnsDoNotShareASlot) {
   for (uint64_t plans_made = 0; plans_made < 50; ++plans_made) {
     std::set<size_t> slots;
     for (const CallKind kind : {CallKind::kSend, CallKind::kRecv}) {
       for (int root = 5; root < 5 + 16; ++root) {
         slots.insert(
-            PlanCache::Query({kind, DType::kF32, ReduceOp::kSum, root, 1}, plans_made).slot());
+            CallCache::Query({kind, DType::kF32, ReduceOp::kSum, root, 1}, plans_made).slot());
       }
     }
     EXPECT_EQ(slots.size(), 32u) << plans_made;

@@ -85,6 +85,8 @@ class StoreSource {
       static const EtcdServer etcd;  // for all sources of this process
       url_ = etcd.url("contract/" + std::to_string(++count));
     } else {
+      EXPECT_TRUE(kind == "mem" || kind == "prefix" || kind == "functions")
+          << "no store of the kind " << kind;
       url_ = "mem:contract" + std::to_string(++count);
     }
     first_ = Open();

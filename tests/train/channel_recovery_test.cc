@@ -76,7 +76,7 @@ class Rank {
       ASSERT_EQ(comm_->AllGather(&mine, all.data(), 2, DType::kI64, Tagged()), absl::OkStatus());
     }
     if (to >= Place::kFinished) {
-      ASSERT_EQ(round_->Apply(), absl::OkStatus());
+      ASSERT_EQ(round_->MakeStep(), absl::OkStatus());
       ASSERT_EQ(round_->GatherParameters(), absl::OkStatus());
     } else if (commit && to == Place::kVoted) {
       ASSERT_EQ(round_->Decide(round_->place().rounds, round_->state().outcome()),

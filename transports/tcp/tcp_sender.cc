@@ -41,8 +41,8 @@ int64_t RoomIn(int fd) {
 
 bool TcpSender::TrySend(Channel& to, const Envelope& envelope, ConstBytes bytes) {
   const auto size = static_cast<int64_t>(bytes.size());
-  if (count_ > 0 || to.unsent() || !urgent_.empty() || !outgoing_.empty() || size > kAtOnceBytes ||
-      !outgoing_.HasCredit(size)) {
+  if (count_ > 0 || to.unsent() || !before_data_.empty() || !outgoing_.empty() ||
+      size > kAtOnceBytes || !outgoing_.HasCredit(size)) {
     return false;
   }
   const int64_t room = RoomFor(static_cast<int64_t>(sizeof(PacketHeader)) + size);
@@ -75,14 +75,14 @@ bool TcpSender::TrySend(Channel& to, const Envelope& envelope, ConstBytes bytes)
   return true;
 }
 
-void TcpSender::Urgent(const PacketHeader& header, absl::string_view payload) {
+void TcpSender::BeforeData(const PacketHeader& header, absl::string_view payload) {
   stuck_ = false;  // a frame that needs no stream can be written, so Arm must not let it wait
-  urgent_.push_back({header, std::string(payload)});
-  urgent_.back().header.bytes = static_cast<int64_t>(payload.size());
+  before_data_.push_back({header, std::string(payload)});
+  before_data_.back().header.bytes = static_cast<int64_t>(payload.size());
 }
 
 bool TcpSender::pending() const {
-  return count_ > 0 || !unsent_.empty() || !urgent_.empty() || outgoing_.ready() ||
+  return count_ > 0 || !unsent_.empty() || !before_data_.empty() || outgoing_.ready() ||
          outgoing_.credit_is_due() || streams_->sending();
 }
 
@@ -101,7 +101,7 @@ TcpSender::Frame& TcpSender::NewFrame(const PacketHeader& header, Outgoing* send
 void TcpSender::WithdrawRefused() {
   while (Outgoing* const send = outgoing_.TakeRefused()) {
     TakeFrames(send);
-    Urgent(
+    BeforeData(
         {.type = PacketType::kWithdraw, .tag = send->envelope.tag.bits(), .message = send->message},
         {});
     outgoing_.Complete(send);
@@ -115,9 +115,10 @@ void TcpSender::Fill() {
 }
 
 bool TcpSender::FrameNext() {
-  if (!urgent_.empty()) {
-    NewFrame(urgent_.front().header, nullptr, nullptr).owned = std::move(urgent_.front().payload);
-    urgent_.pop_front();
+  if (!before_data_.empty()) {
+    NewFrame(before_data_.front().header, nullptr, nullptr).owned =
+        std::move(before_data_.front().payload);
+    before_data_.pop_front();
     return true;
   }
   Outgoing* const send = outgoing_.Next();
@@ -355,7 +356,7 @@ void TcpSender::TakeBack(Outgoing* send, const absl::Status& why) {
   const bool half_written =
       state != State::kWaiting && state != State::kRtsSent && TakeFrames(send);
   if (send->known() || (state == State::kSendingRts && half_written)) {
-    Urgent(
+    BeforeData(
         {.type = PacketType::kWithdraw, .tag = send->envelope.tag.bits(), .message = send->message},
         {});
   }
@@ -373,13 +374,13 @@ void TcpSender::Revoke(Context theirs, const absl::Status& why) {
 void TcpSender::FailAll(const absl::Status& why) {
   outgoing_.ForEach([&](Outgoing* send) { TakeBack(send, why); });
   outgoing_.Clear();
-  std::deque<UrgentFrame> control;
-  for (UrgentFrame& frame : urgent_) {
+  std::deque<FrameBeforeData> control;
+  for (FrameBeforeData& frame : before_data_) {
     if (frame.header.type == PacketType::kControl) {
       control.push_back(std::move(frame));
     }
   }
-  urgent_ = std::move(control);
+  before_data_ = std::move(control);
 }
 
 }  // namespace entrain

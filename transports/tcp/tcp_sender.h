@@ -37,29 +37,30 @@ class TcpSender final : public Answers {
   // peer's answers to it.
   RendezvousSender& outgoing() { return outgoing_; }
   bool awaiting() const { return outgoing_.awaiting(); }
-  // See Endpoint::TrySend. Returns true if the message was copied. Returns false if the socket
+  // See Endpoint::TrySend. Sends at most 32 KiB. Returns true if the message was copied. Returns false if the socket
   // might take only a part of the message, because the next Flush may be long after this call. If
   // the socket nevertheless takes only a part (the kernel lacks memory), copies the rest for the
   // next Flush.
   bool TrySend(Channel& to, const Envelope& envelope, ConstBytes bytes);
-  void Control(absl::string_view text) { Urgent({.type = PacketType::kControl}, text); }
+  void Control(absl::string_view text) { BeforeData({.type = PacketType::kControl}, text); }
   void ClearToSend(uint64_t message) override {
-    Urgent({.type = PacketType::kCts, .message = message}, {});
+    BeforeData({.type = PacketType::kCts, .message = message}, {});
   }
   void Refuse(uint64_t message) override {
-    Urgent({.type = PacketType::kRefuse, .message = message}, {});
+    BeforeData({.type = PacketType::kRefuse, .message = message}, {});
   }
   void ReturnCredit(int64_t bytes) override { outgoing_.ReturnCredit(bytes); }
   // Packets about streams.
   void Want(int streams) {
-    Urgent({.type = PacketType::kWant, .message = static_cast<uint64_t>(streams)}, {});
+    BeforeData({.type = PacketType::kWant, .message = static_cast<uint64_t>(streams)}, {});
   }
   void Stands(int stream, uint64_t id) {
-    Urgent({.type = PacketType::kStands, .tag = id, .message = static_cast<uint64_t>(stream)}, {});
+    BeforeData({.type = PacketType::kStands, .tag = id, .message = static_cast<uint64_t>(stream)},
+               {});
   }
   // Lends credit to the peer (RendezvousSender).
   void Lend(int64_t bytes) {
-    Urgent({.type = PacketType::kLend, .message = static_cast<uint64_t>(bytes)}, {});
+    BeforeData({.type = PacketType::kLend, .message = static_cast<uint64_t>(bytes)}, {});
   }
 
   // Writes as much as the sockets take, up to about 1 MiB. Returns the number of bytes written.
@@ -93,7 +94,7 @@ class TcpSender final : public Answers {
   // Sends the CLOSE frame, after the control messages that still wait. Must be called after
   // FailAll.
   void Last(absl::string_view why) {
-    Urgent({.type = PacketType::kClose}, why.substr(0, kMaxControlBytes));
+    BeforeData({.type = PacketType::kClose}, why.substr(0, kMaxControlBytes));
   }
 
  private:
@@ -117,7 +118,7 @@ class TcpSender final : public Answers {
     int64_t bytes;
     int64_t mark;  // the kernel has the bytes once Channel::taken() is at least this mark
   };
-  struct UrgentFrame {
+  struct FrameBeforeData {
     PacketHeader header;
     std::string payload;
   };
@@ -126,7 +127,7 @@ class TcpSender final : public Answers {
   int64_t SizeOf(const Frame& frame) const {
     return static_cast<int64_t>(LeadBytes(checksums_)) + PayloadOf(frame.header);
   }
-  void Urgent(const PacketHeader& header, absl::string_view payload);
+  void BeforeData(const PacketHeader& header, absl::string_view payload);
   Frame& NewFrame(const PacketHeader& header, Outgoing* send, const std::byte* payload);
   Frame& At(size_t i) { return frames_[(first_ + i) % kFrames]; }
   // Makes frames of the waiting messages, until frames_ is full or holds about 1 MiB.
@@ -159,7 +160,7 @@ class TcpSender final : public Answers {
 
   RendezvousSender outgoing_;
   TcpStreams* const streams_;
-  std::deque<UrgentFrame> urgent_;
+  std::deque<FrameBeforeData> before_data_;
   std::array<Frame, kFrames> frames_;  // a ring
   size_t first_ = 0, count_ = 0;
   std::deque<Unsent> unsent_;

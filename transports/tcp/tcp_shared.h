@@ -64,7 +64,7 @@ class TcpShared {
 
   Events* const engine;
   const std::unique_ptr<TimedWait> waiter;
-  CompletionList completions;
+  CompletionList completions;  // run by the transport at the end of its Poll
   int paths = 0;  // number of paths, connected or not; they share the link of this host
   // The memory of this process that its peers on long paths may still borrow for early messages, in
   // bytes. A path takes its part when it is connected, and gives it back when it ends.

@@ -222,6 +222,26 @@ std::shared_ptr<const Schedule> Planner::ScheduleFor(const Algorithm& algorithm,
   return schedules_.back().schedule;
 }
 
+// Returns the longest message that a call can send inline over the slowest link that it uses. A
+// longer message would begin inline only to go on in an executor.
+int64_t Planner::MostInline(const Shape& shape) const {
+  const bool inside = IsMessage(shape.kind) ? topology_.host_of[static_cast<size_t>(shape.root)] ==
+                                                  topology_.host_of[static_cast<size_t>(rank_)]
+                                            : topology_.hosts == 1;
+  switch (inside ? paths_.inside : paths_.across) {
+    case Link::kInproc:
+    case Link::kShm:
+      return kMaxInlineBytes;
+    case Link::kTcpInside:
+    case Link::kTcpAcross:
+      return 32 << 10;  // TcpSender::TrySend sends no longer message
+    case Link::kFabricInside:
+    case Link::kFabricAcross:
+      return -1;  // the endpoints of ucx have no fast path
+  }
+  return -1;
+}
+
 // Returns a plan with one lane, one round and one transfer.
 std::shared_ptr<const Plan> Planner::PointToPoint(const Shape& shape, Direction direction) const {
   auto schedule = std::make_shared<Schedule>();
@@ -232,8 +252,9 @@ std::shared_ptr<const Plan> Planner::PointToPoint(const Shape& shape, Direction 
   schedule->lanes.push_back({0, 1, 0, 0});
   Layout layout;
   layout.first = {0, shape.count};
-  return std::make_shared<const Plan>(
-      Plan::Make(std::move(schedule), "point_to_point", layout, layout, shape.element_bytes, 1));
+  return std::make_shared<const Plan>(Plan::Make(std::move(schedule), "point_to_point", layout,
+                                                 layout, shape.element_bytes, 1,
+                                                 MostInline(shape)));
 }
 
 Spec Planner::SpecOf(const Shape& shape, const PartCounts* uneven) const {
@@ -258,8 +279,8 @@ absl::StatusOr<std::shared_ptr<const Plan>> Planner::Make(const Shape& shape,
   auto schedule = ScheduleFor(*algorithm, spec);
   const int lanes = static_cast<int>(schedule->lanes.size());
   const int window = WindowOf(*schedule);
-  Plan plan =
-      Plan::Make(std::move(schedule), algorithm->name, in, out, shape.element_bytes, window);
+  Plan plan = Plan::Make(std::move(schedule), algorithm->name, in, out, shape.element_bytes, window,
+                         MostInline(shape));
   if (paths_.round_trip_ns > 0) {
     plan.window = std::min(WindowBetweenSites(plan.slot_bytes), lanes);
   }

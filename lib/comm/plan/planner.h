@@ -81,6 +81,7 @@ class Planner {
   std::shared_ptr<const Schedule> ScheduleFor(const Algorithm& algorithm, const Spec& spec);
   std::shared_ptr<const Plan> PointToPoint(const Shape& shape, Direction direction) const;
   int64_t DataBytes(const Shape& shape) const;
+  int64_t MostInline(const Shape& shape) const;
   // Returns the groups between which data should cross rarely: by rank, the number of its site if
   // there are several sites, else the number of its host.
   absl::Span<const int> groups() const {

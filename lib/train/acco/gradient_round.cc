@@ -38,7 +38,7 @@ void GradientRound::Doing(const char* what) const {
   Worker::Doing(absl::StrCat("round ", state_.progress().rounds() + 1, ": ", what));
 }
 
-absl::Status GradientRound::Run(const char* what, Call call) {
+absl::Status GradientRound::RunCall(const char* what, Call call) {
   call.options = DataOptions();
   return Annotate(ranks_.cut().comm()->Run(call), what);
 }
@@ -79,7 +79,7 @@ absl::Status GradientRound::MakeWhole(RoundKind kind, const RoundCounts& mine) {
 absl::Status GradientRound::Make(RoundKind kind, const RoundCounts& mine) {
   ENTRAIN_RETURN_IF_ERROR(AddUp(kind, mine));
   ENTRAIN_RETURN_IF_ERROR(Vote());
-  ENTRAIN_RETURN_IF_ERROR(Apply());
+  ENTRAIN_RETURN_IF_ERROR(MakeStep());
   ENTRAIN_RETURN_IF_ERROR(GatherParameters());
   return Close();
 }
@@ -102,7 +102,7 @@ absl::Status GradientRound::AddUp(RoundKind kind, const RoundCounts& mine) {
   return absl::OkStatus();
 }
 
-absl::Status GradientRound::Apply() {
+absl::Status GradientRound::MakeStep() {
   if (Votes()) {
     state_.Reach(RoundPhase::kDecided);
   }
@@ -172,7 +172,7 @@ absl::Status GradientRound::ShareCounts(const RoundCounts& mine, RoundCounts* al
   counts.options = TimedCall(options_.timeout_ns, kCountsTag, true);
   Doing("counts and gradients");
   ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> shared, ranks_.cut().comm()->Start(counts));
-  const absl::Status status = Run("gradients", buffers_.Gradients(layer()));
+  const absl::Status status = RunCall("gradients", buffers_.Gradients(layer()));
   shared->Wait(Deadline::Never(), true);  // the call has a deadline of its own
   ENTRAIN_RETURN_IF_ERROR(status);
   ENTRAIN_RETURN_IF_ERROR(Annotate(shared->status(), "counts"));
@@ -219,7 +219,7 @@ absl::Status GradientRound::GatherParameters() {
     }
     status.Update(Annotate(work.ok() ? (*work)->status() : work.status(), "parameters"));
   } else {
-    status = Run("parameters", buffers_.Parameters(layer()));
+    status = RunCall("parameters", buffers_.Parameters(layer()));
   }
   if (status.ok()) {
     state_.Finish();
@@ -354,7 +354,7 @@ absl::Status GradientRound::Decide(int64_t rounds, const RoundOutcome& outcome) 
   if (!Commits(state_.kind())) {
     return absl::OkStatus();  // an estimate changes nothing but the parameters
   }
-  ENTRAIN_RETURN_IF_ERROR(Apply());
+  ENTRAIN_RETURN_IF_ERROR(MakeStep());
   return ranks_.cut().has_copy() ? StepCopy() : absl::OkStatus();
 }
 

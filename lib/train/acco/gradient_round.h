@@ -69,7 +69,7 @@ class GradientRound {
   ChannelBuffers& buffers() { return buffers_; }
   const ChannelBuffers& buffers() const { return buffers_; }
 
-  // ---- The steps of Run, in this order
+  // ---- The steps of a round (Make), in this order
   // Sums the counts and the gradients of all ranks. In a commit with on_loss finish, also sends
   // this rank's sum to the right neighbour and receives that of the left neighbour.
   absl::Status AddUp(RoundKind kind, const RoundCounts& mine);
@@ -78,7 +78,8 @@ class GradientRound {
   // a copy on another rank. A commit then also gathers the checksums of the shards and of their
   // copies, and compares them.
   absl::Status Vote();
-  absl::Status Apply();
+  // Makes the step on this rank's shard (ShardStep).
+  absl::Status MakeStep();
   // Gathers the parameters. During the gather, makes the left neighbour's step on the copy of its
   // shard.
   absl::Status GatherParameters();
@@ -135,7 +136,7 @@ class GradientRound {
   void Doing(const char* what) const;
   CallOptions DataOptions() const { return TimedCall(options_.timeout_ns, kDataTag, true); }
   // Runs a call of buffers_. `what` names it in errors.
-  absl::Status Run(const char* what, Call call);
+  absl::Status RunCall(const char* what, Call call);
   GradientSum Sum() const;
   // Returns true if the round is a commit that ranks also make on their copies of shards.
   bool Votes() const { return ranks_.recovers() && Commits(state_.kind()); }

@@ -20,16 +20,16 @@
 
 namespace entrain {
 
-// The progress of a gradient channel's run: totals over all ranks and all commits, and whether the
-// run ends. The counts of each round are summed over all ranks. So the progress is the same on all
-// ranks.
-//
-// Thread safety: one thread at a time.
 // The counts of a round. An object has the counts of one rank, or their sums over all ranks.
 struct RoundCounts {
   int64_t microbatches = 0, tokens = 0, stops = 0;
 };
 
+// The progress of a gradient channel's run: totals over all ranks and all commits, and whether the
+// run ends. The counts of each round are summed over all ranks. So the progress is the same on all
+// ranks.
+//
+// Thread safety: one thread at a time.
 class ChannelProgress {
  public:
   ChannelProgress(ProgressUnit limit_unit, int64_t limit)
@@ -103,7 +103,7 @@ class RoundState {
   int64_t number() const { return progress_.rounds() + (phase_ == RoundPhase::kFinished ? 0 : 1); }
 
   // ---- The run
-  // Returns the results of the last round that is finished or enqueued.
+  // Returns the results of the last finished round.
   const RoundResult& result() const { return result_; }
   // Returns true if the run ends with the round of result().
   bool EndsRun() const { return result_.committed && progress_.Done(); }

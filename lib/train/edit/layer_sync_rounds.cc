@@ -22,7 +22,7 @@ absl::Status LayerSync::FetchOnce() {
 // As FetchOnce. An error is told to the other ranks, which may be waiting for this rank.
 absl::Status LayerSync::Fetch() {
   const absl::Status fetched = FetchOnce();
-  return fetched.ok() ? fetched : runner_->Meet(fetched);
+  return fetched.ok() ? fetched : runner_->FailTogether(fetched);
 }
 
 absl::StatusOr<bool> LayerSync::StartIfDue() {
@@ -39,7 +39,7 @@ absl::StatusOr<bool> LayerSync::StartIfDue() {
   }
   const absl::StatusOr<bool> due = trigger_->Due(counter_.Moment());
   if (!due.ok()) {
-    return runner_->Meet(due.status());  // another rank may be waiting for this rank
+    return runner_->FailTogether(due.status());  // another rank may be waiting for this rank
   }
   const bool insists = counter_.TakeRequest();
   if (!*due) {
@@ -114,7 +114,7 @@ absl::StatusOr<bool> LayerSync::OfferIfDue() {
   CountMissed();
   const absl::StatusOr<std::vector<bool>> mergeable = background.Mergeable();
   if (!mergeable.ok()) {
-    return runner_->Meet(mergeable.status());  // another rank may be waiting for this rank
+    return runner_->FailTogether(mergeable.status());  // another rank may be waiting for this rank
   }
   if (std::find(mergeable->begin(), mergeable->end(), true) != mergeable->end()) {
     ENTRAIN_RETURN_IF_ERROR(Fetch());
@@ -132,7 +132,7 @@ absl::StatusOr<bool> LayerSync::OfferIfDue() {
       now, counter_.since_warmup(), [this] { return FetchOnce(); },
       [this] { return counter_.TakeNews(); }, due_ns);
   if (absl::IsAborted(offered.status())) {
-    return runner_->Meet(offered.status());
+    return runner_->FailTogether(offered.status());
   }
   return offered.ok() ? offered : absl::StatusOr<bool>(Annotate(offered.status(), "edit"));
 }
@@ -263,7 +263,7 @@ absl::Status LayerSync::MergeSettled(bool all) {
                                                                   .last_sync_step = first.begun(),
                                                                   .arrived = first.arrived()});
     if (!settled.ok()) {
-      return runner_->Meet(settled.status());
+      return runner_->FailTogether(settled.status());
     }
     if (!*settled) {
       return absl::OkStatus();
@@ -328,7 +328,7 @@ absl::Status LayerSync::StayForRound(bool* all) {
   if (options_.use_async) {
     extra_ns = options_.IntervalNs(counter_.rendezvous(), counter_.since_warmup());
     if (!extra_ns.ok()) {
-      return runner_->Meet(extra_ns.status());  // the others wait for this rank
+      return runner_->FailTogether(extra_ns.status());  // the others wait for this rank
     }
   }
   ENTRAIN_ASSIGN_OR_RETURN(const bool exchanges, Meet(*extra_ns));

@@ -3,7 +3,7 @@
 // optimizer of lib/optim, a function of the caller, and a plain step of length one. Sgd is
 //
 //   g     <- beta Delta / Lambda             beta: clip_pseudo_grad; otherwise 1
-//                                            Lambda: staleness_penalty (staleness.h); otherwise 1
+//                                            Lambda: staleness_penalty (StalenessGaps); otherwise 1
 //   g     <- g + lambda a                    lambda: outer_weight_decay
 //   b     <- kappa (mu b + g)                kappa: outer_momentum_clip; otherwise 1
 //   a     <- a - eta (g + mu b)              outer_nesterov, kappa = 1

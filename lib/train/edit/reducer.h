@@ -18,8 +18,8 @@ class DeltaReducer {
  public:
   virtual ~DeltaReducer() = default;
   // Returns the factor by which this rank must multiply its delta before Begin. `weights` has the
-  // weight of each rank of `across`, and is the same on all ranks. `across` is null if there is one
-  // replica.
+  // weight of each rank of `across`, the sync group, and is the same on all ranks. `across` is null
+  // if there is one replica.
   virtual float Factor(const Communicator* across, absl::Span<const double> weights) const = 0;
   // Returns the call that all-reduces this rank's `delta`. On a rank of weight 0, `delta` must be
   // zeros. The result replaces `delta`, and has the same bits on all ranks.

@@ -70,7 +70,7 @@ absl::Status RoundRunner::Watch() {
   return status;
 }
 
-absl::Status RoundRunner::Meet(const absl::Status& why) {
+absl::Status RoundRunner::FailTogether(const absl::Status& why) {
   if (recovery_ == nullptr) {
     Fail(Annotate(why, "edit"));
   } else {

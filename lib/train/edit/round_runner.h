@@ -92,7 +92,7 @@ class RoundRunner {
   // Must be called if a call within the replica, outside of rounds, has failed with `why`. Ends the
   // object and returns its error. If `why` is a loss, the worker takes part in the recovery first,
   // so that no rank waits for this rank.
-  absl::Status Meet(const absl::Status& why);
+  absl::Status FailTogether(const absl::Status& why);
   // Ends the object with this error on all ranks of both groups. Only the first error counts.
   void Fail(const absl::Status& why);
   // The worker holds the mutex while it runs a round for which the caller is late. The caller's

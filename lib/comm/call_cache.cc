@@ -1,4 +1,4 @@
-#include "lib/comm/plan/plan_cache.h"
+#include "lib/comm/call_cache.h"
 
 #include <utility>
 
@@ -46,7 +46,7 @@ CachedCall::CachedCall(const Call& checked, const Descriptor& its_descriptor,
 }
 
 bool CachedCall::Cut(int64_t count) {
-  if (own_ == nullptr || count < 0 || count > kMaxInlineBytes / SizeOf(call.dtype) ||
+  if (own_ == nullptr || count < 0 || count > plan->most_inline / SizeOf(call.dtype) ||
       plan.use_count() > 1) {
     return false;
   }
@@ -70,14 +70,14 @@ bool CachedCall::Apart(const void* in, const void* out) const {
          At(out) + static_cast<uintptr_t>(call.out.bytes) <= At(in);
 }
 
-CachedCall* PlanCache::Find(const Query& query) {
+CachedCall* CallCache::Find(const Query& query) {
   Entry* const found = entries_[query.slot()].get();
   const bool same = found != nullptr && found->call.plans_made == query.plans_made_ &&
                     found->shape == query.shape_ && found->call.Resize(query.count_);
   return same ? &found->call : nullptr;
 }
 
-void PlanCache::Keep(CachedCall call) {
+void CallCache::Keep(CachedCall call) {
   const Query query(CachedCall::KeyOf(call.call), call.plans_made);
   std::unique_ptr<Entry>& entry = entries_[query.slot()];
   if (entry == nullptr) {

@@ -1,4 +1,4 @@
-// The plan cache keeps checked calls that fit the inline path, by their CallKey. A later call with
+// The call cache keeps checked calls that fit the inline path, by their CallKey. A later call with
 // an equal key needs no check, no planning and no lock.
 //
 // Thread safety: any thread may call MayHold. All other functions run on the engine's driver.
@@ -51,7 +51,7 @@ struct CachedCall {
 
 // A cache with one call in each slot. Sends that differ only in their length share a slot. Receives
 // that differ only in their length also share a slot.
-class PlanCache {
+class CallCache {
   static constexpr size_t kSlots = 256;
 
  public:
@@ -75,7 +75,7 @@ class PlanCache {
     size_t slot() const { return slot_; }
 
    private:
-    friend class PlanCache;
+    friend class CallCache;
     static CallKey ShapeOf(CallKey key) {
       const bool message = key.kind == CallKind::kSend || key.kind == CallKind::kRecv;
       key.count = message ? 0 : key.count;
