@@ -24,8 +24,8 @@ CallId IdOf(const Wiring& call) {
 
 }  // namespace
 
-// A work that is over when the vote is over, for an inline call whose messages were all transferred.
-// Only the driver waits for this work, so Finish wakes no thread.
+// A work that is over when the vote is over, for an inline call whose messages were all
+// transferred. Only the driver waits for this work, so Finish wakes no thread.
 class CallRunner::VoteWork final : public Work {
  public:
   VoteWork() : Work(nullptr) {}

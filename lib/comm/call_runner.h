@@ -1,13 +1,14 @@
-// Runs the calls of a communicator. CallRunner makes the works, starts the calls on the
-// driver, advances a call when its transfers complete, and finishes calls. CallRunner also handles
-// failed transfers. If a member is lost, an inquiry (inquiry.h) finds the rank to blame. If the
-// descriptors of two ranks differ, a vote (mismatch.h) finds the rank to blame. Any other failure ends
-// the communicator at once.
+// Runs the calls of a communicator. CallRunner makes the works, starts the calls on the driver,
+// advances a call when its transfers complete, and finishes calls. CallRunner also handles failed
+// transfers. If a member is lost, an inquiry (inquiry.h) finds the rank to blame. If the
+// descriptors of two ranks differ, a vote (mismatch.h) finds the rank to blame. Any other failure
+// ends the communicator at once.
 //
-// Small blocking calls run inline: the calling thread becomes the engine's driver, sends and receives the
-// messages of the call itself (lib/engine/inline_call.h), and leaves the driver's seat. If a call
-// differs from an earlier call only in its addresses, a cache provides its plan. A send or receive
-// may also differ in length. A call that cannot finish inline gets an executor, which continues it.
+// Small blocking calls run inline: the calling thread becomes the engine's driver, sends and
+// receives the messages of the call itself (lib/engine/inline_call.h), and leaves the driver's
+// seat. If a call differs from an earlier call only in its addresses, a cache provides its plan. A
+// send or receive may also differ in length. A call that cannot finish inline gets an executor,
+// which continues it.
 //
 //   RunAgain ── key is cached ──> become driver ── verify ──┐
 //   Run ── become driver ── funnel: plan, scratch, number ──┴─> InlineCall ── kDone ──> OverInline
@@ -120,18 +121,19 @@ class CallRunner final {
   bool MayRunInline(const Call& call) const;
   // [driver] Makes the scratch memory at least this large. Returns false if memory is short.
   bool ReserveScratch(int64_t bytes);
-  // [driver] Finishes an inline call whose messages were all transferred. Compares the call with the
-  // calls of the peers, and leaves the driver's seat.
+  // [driver] Finishes an inline call whose messages were all transferred. Compares the call with
+  // the calls of the peers, and leaves the driver's seat.
   absl::Status OverInline(const Call& call, const Plan& plan, const Descriptor& descriptor,
                           const Wiring& wiring, const Progress& progress);
-  // [driver] Waits until the vote is over, for a call whose messages were all transferred, and leaves the
-  // driver's seat. Returns the status with which the vote has ended the communicator, or OK.
+  // [driver] Waits until the vote is over, for a call whose messages were all transferred, and
+  // leaves the driver's seat. Returns the status with which the vote has ended the communicator, or
+  // OK.
   absl::Status AwaitVote();
   // [driver] Lets an executor continue the call from `progress`, because of `why`. Blocks until the
   // call is over, and leaves the driver's seat.
   absl::Status GoOn(InlineEnd why, const Call& call, Admitted admitted, const Progress& progress);
-  // [driver] Compares a collective of this rank that starts, or an inline call that is over, with the
-  // calls that peers have started under the same number.
+  // [driver] Compares a collective of this rank that starts, or an inline call that is over, with
+  // the calls that peers have started under the same number.
   void Meet(const Wiring& call, const Descriptor& mine);
   // [driver] Remembers a collective of this rank that is over.
   void NoteOver(const Wiring& call, const Descriptor& mine);

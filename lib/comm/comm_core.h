@@ -1,12 +1,13 @@
-// The core of a communicator. The core owns the parts of the communicator, starts its calls, receives the
-// engine's events (control messages and early messages of the members, lost paths, timers), and passes
-// each to the part that handles it. The parts that decide about failures (the inquiry, the answers, the
-// vote, the agreements on the remaining ranks, the end) are without I/O and clock: after each event the
-// core does what they have decided, before the event returns. (OnLost, OnControl, OnTick, Fail,
-// StartAgreement and what belongs to them are in comm_failures.cc.) The parts on the path of a call ask the
-// core through CommShell. Each part is built after the parts that it refers to. The user's handle, the
-// engine and the works share the core. A core may exist after Engine::Shutdown has destroyed the
-// endpoints. After that the core does not use the endpoints.
+// The core of a communicator. The core owns the parts of the communicator, starts its calls,
+// receives the engine's events (control messages and early messages of the members, lost paths,
+// timers), and passes each to the part that handles it. The parts that decide about failures (the
+// inquiry, the answers, the vote, the agreements on the remaining ranks, the end) are without I/O
+// and clock: after each event the core does what they have decided, before the event returns
+// (comm_failures.cc, which also has OnLost, OnControl, OnTick, Fail and StartAgreement). The
+// parts on the path of a call ask the core through CommShell. Each part is built after the parts
+// that it refers to. The user's handle, the engine and the works share the core. A core may exist
+// after Engine::Shutdown has destroyed the endpoints. After that the core does not use the
+// endpoints.
 //
 // Thread safety: any thread, except for functions marked [driver] (lib/engine/driver_seat.h).
 #pragma once
@@ -105,7 +106,8 @@ class CommCore final : public ContextOwner,
   // While the returned object exists, an end of this communicator with an error also ends `part`.
   // If this communicator has ended already, ends `part` at once.
   [[nodiscard]] std::shared_ptr<void> EndToo(const std::shared_ptr<CommCore>& part);
-  // Returns the object that finds the rank to blame. Only SetSilence and silence_ns may be called on any thread.
+  // Returns the object that finds the rank to blame. Only SetSilence and silence_ns may be called
+  // on any thread.
   Inquiry& inquiry() { return inquiry_; }
 
   // ---- [driver]
@@ -188,16 +190,16 @@ class CommCore final : public ContextOwner,
   void SayFarewell(absl::string_view what);
   // [driver] Does what follows from the events of the inquiry. Must be called after each of them.
   void PerformInquiry();
-  // [driver] Sends the answer to a query. If this rank waits in a call of another communicator, asks
-  // that communicator for the reason, and sends a second answer when the reason is known.
+  // [driver] Sends the answer to a query. If this rank waits in a call of another communicator,
+  // asks that communicator for the reason, and sends a second answer when the reason is known.
   void AnswerTo(int rank, const Query& query);
   void SendAnswer(int rank, const Query& query, const Respondent::Reply& reply);
   // Makes the driver flush sent messages to the peers before the thread stops being the driver.
   void NeedFlush() { engine_.seat().NeedFlush(); }
   // [driver] Does what the vote about a mismatch needs next.
   void AttendVote();
-  // [driver] Does what the agreement on the remaining ranks has decided. Must be called after each of
-  // its events.
+  // [driver] Does what the agreement on the remaining ranks has decided. Must be called after each
+  // of its events.
   void PerformAgreement();
   // [driver] Starts the call of a work, or finishes the work with an error.
   void StartAgreement(const RefPtr<SurvivorWork>& work, SurvivorCall call);

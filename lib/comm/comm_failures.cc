@@ -1,13 +1,16 @@
-// How a communicator meets a failure. Another object decides, without I/O and clock, and CommCore does
-// what follows before the event returns:
+// How a communicator meets a failure. Another object decides, without I/O and clock, and CommCore
+// does what follows before the event returns:
 //
-//   event                                   decides          then the core
-//   a lost path, a deadline, silence        Inquiry          asks the members; ends with the verdict
-//   a question of a member                  Respondent       answers; asks another communicator first
-//   calls that differ, a ballot             Mismatches       sends its ballot; ends with the verdict
-//   an abort, an error, the user's release  Ending           revokes the context, tells, ends the calls
-//   agree, shrink, messages about them      SurvivorCalls    sends; opens the communicator that follows
+//   event                                   decides        then the core
+//   a lost path, a deadline, silence        Inquiry        asks the members; ends with the verdict
+//   a question of a member                  Respondent     answers; asks another communicator first
+//   calls that differ, a ballot             Mismatches     sends its ballot; ends with the verdict
+//   an abort, an error, the user's release  Ending         revokes the context, tells, ends calls
+//   agree, shrink, messages about them      SurvivorCalls  sends; opens the next communicator
 #include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/match.h"

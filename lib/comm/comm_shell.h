@@ -1,6 +1,7 @@
-// What a call gets before it starts, and what the parts on its path ask of the communicator (CommShell).
-// CommCore implements the interface and owns the parts, so a part can call it at any time. There is no
-// other upcall inside lib/comm: the parts that decide about failures return what has to be done.
+// What a call gets before it starts, and what the parts on its path ask of the communicator
+// (CommShell). CommCore implements the interface and owns the parts, so a part can call it at any
+// time. There is no other upcall inside lib/comm: the parts that decide about failures return what
+// has to be done.
 //
 // Thread safety: Keep, Submit and EndHere: any thread. All others are [driver].
 #pragma once

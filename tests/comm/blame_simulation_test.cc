@@ -1,8 +1,8 @@
-// Ranks whose calls fail because of one of them, in a virtual world (growth_simulation_test.cc). A rank
-// crashes, stops, loses the path to another one, leaves, does not make its call, makes another call, has
-// its call refused, or has a reduction of its own that fails or never returns. All others must name it
-// in time. This includes ranks that wait for a rank that waits for the guilty rank in another
-// communicator, and a rank that receives from any rank.
+// Ranks whose calls fail because of one of them, in a virtual world (growth_simulation_test.cc). A
+// rank crashes, stops, loses the path to another one, leaves, does not make its call, makes another
+// call, has its call refused, or has a reduction of its own that fails or never returns. All others
+// must name it in time. This includes ranks that wait for a rank that waits for the guilty rank in
+// another communicator, and a rank that receives from any rank.
 
 #include <algorithm>
 #include <array>
@@ -283,15 +283,15 @@ class BlameJob : private VirtualJob {
         // has no vote.
         return among_ == 2 || says("not known: ");
       default:
-        // Each rank may be the missing sender. Or a rank waits for one that waits for a third one, each
-        // in another communicator.
+        // Each rank may be the missing sender. Or a rank waits for one that waits for a third one,
+        // each in another communicator.
         return says("nothing has come from ") || (pairs_ && size_ > 2 && says("cannot be known"));
     }
   }
 
-  // Returns true if an error may name a rank that is not guilty. This rank waits for the guilty one in
-  // an earlier call, and the others have gone on, because the earlier call needed nothing more of them.
-  // The error then says in which call the rank is.
+  // Returns true if an error may name a rank that is not guilty. This rank waits for the guilty one
+  // in an earlier call, and the others have gone on, because the earlier call needed nothing more
+  // of them. The error then says in which call the rank is.
   bool MayNameInstead(const absl::Status& why) const {
     return absl::StrContains(why.message(), "its oldest unfinished call is ") &&
            !absl::StrContains(why.message(), "recv_any: timed out");
@@ -324,8 +324,9 @@ class BlameJob : private VirtualJob {
   First first_ = First::kNone;
   int64_t acts_at_ = 0;  // the time of a fault of the guilty rank's program; 0: it has none
   int among_ = 0;        // the size of the communicator in which it did so; 0: it has not
-  // An error says that a call was refused only if this call is the one for which the others wait. In
-  // another communicator, or where it needs only some of the ranks, they may wait for a later one.
+  // An error says that a call was refused only if this call is the one for which the others wait.
+  // In another communicator, or where it needs only some of the ranks, they may wait for a later
+  // one.
   bool says_ = true;
   bool gone_ = false;  // the guilty rank makes no more calls
   std::set<int> well_;

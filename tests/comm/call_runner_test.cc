@@ -465,7 +465,8 @@ TEST_F(InlineTest, AReceiveBehindALineIsLeftToTheExecutor) {
   Fail(absl::AbortedError("the test is over"));
 }
 
-// One call that an executor must continue. The communicator ends meanwhile, so that the call is over.
+// One call that an executor must continue. The communicator ends meanwhile, so that the call is
+// over.
 struct HandedOver final : InlineTest {
   void TestBody() override {}
   void Try(InlineEnd why, CallKind kind, Sent sends, Next receives, bool lends, bool again) {

@@ -1,5 +1,5 @@
-// How a communicator ends: which error counts, and what the other ranks are told. comm_core_test.cc has
-// the messages.
+// How a communicator ends: which error counts, and what the other ranks are told. comm_core_test.cc
+// has the messages.
 #include "lib/comm/failure/ending.h"
 
 #include <optional>

@@ -1,5 +1,5 @@
-// The answers of a rank that is asked whether it has made a call. comm_core_test.cc has the messages,
-// and the questions to other communicators.
+// The answers of a rank that is asked whether it has made a call. comm_core_test.cc has the
+// messages, and the questions to other communicators.
 #include "lib/comm/failure/respondent.h"
 
 #include <string>

@@ -78,8 +78,9 @@ class BlameDecision {
   // ignores it and returns false. `more_by`: if the answer is kElsewhere, the time limit of the
   // member's second answer.
   bool OnAnswer(int rank, uint32_t nonce, Answer answer, Deadline more_by = {0});
-  // Must be called when bytes of the member have come since the query, on a path on which its answer
-  // may wait behind them. So the member is not silent: if it has not answered, the path is slow.
+  // Must be called when bytes of the member have come since the query, on a path on which its
+  // answer may wait behind them. So the member is not silent: if it has not answered, the path is
+  // slow.
   void OnBytes(int rank);
   // Must be called when a member has destroyed its communicator. Such a member starts no further
   // call.

@@ -1,24 +1,26 @@
-// Finds the rank to blame in three cases: the deadline of a call has passed, the path to a member is
-// lost, or a member is silent. In the first two cases Inquiry asks the members and keeps their
+// Finds the rank to blame in three cases: the deadline of a call has passed, the path to a member
+// is lost, or a member is silent. In the first two cases Inquiry asks the members and keeps their
 // answers, and BlameDecision decides. Inquiry then writes the verdict in an error.
 //
-// Inquiry reads the open calls and what is known of the members, but it is without I/O and clock, and
-// calls nobody: methods take events and the time, and CommCore does what follows from them (Effects).
+// Inquiry reads the open calls and what is known of the members, but it is without I/O and clock,
+// and calls nobody: methods take events and the time, and CommCore does what follows from them
+// (Effects).
 //
 // Silence (SetSilence): while a call of this rank is open, this rank asks all members in each
 // quarter of the allowed silence whether they answer at all. The library of a member answers, even
-// if its program computes. So a member that is silent for the whole time is stopped or hangs, or its
-// host is cut off. Calls that are over within the first quarter cause no question. Only time in
+// if its program computes. So a member that is silent for the whole time is stopped or hangs, or
+// its host is cut off. Calls that are over within the first quarter cause no question. Only time in
 // which this rank itself has run counts (peer_silence.h).
 //
-// Two ranks that each take themselves for the root of a gather or reduce wait for each other, and no
-// message shows it. So when such a call has been open for kCompareNs, this rank sends its descriptor
-// to its neighbours once (Query::compares). Other collectives are compared when their data arrive.
+// Two ranks that each take themselves for the root of a gather or reduce wait for each other, and
+// no message shows it. So when such a call has been open for kCompareNs, this rank sends its
+// descriptor to its neighbours once (Query::compares). Other collectives are compared when their
+// data arrive.
 //
 // Ranks that are in different calls wait for each other until a deadline. So when the oldest open
-// collective has been open for kWarnNs, this rank asks the members about it once, and logs a warning
-// if one of them waits in another collective instead, which this rank has not made. It is no error:
-// another thread may still make the calls.
+// collective has been open for kWarnNs, this rank asks the members about it once, and logs a
+// warning if one of them waits in another collective instead, which this rank has not made. It is
+// no error: another thread may still make the calls.
 //
 // Thread safety: none. Belongs to the communicator's driver. Any thread may call SetSilence and
 // silence_ns.
@@ -148,8 +150,8 @@ class Inquiry {
   }
   void AskOne(int rank, const Query& query) { Todo().questions.push_back({rank, query.ToText()}); }
   void End(const absl::Status& why) { Todo().end.Update(why); }
-  // Returns true if an inquiry is under way only for callers of FindOut or a warning. The deadline of the call
-  // in question has then not passed.
+  // Returns true if an inquiry is under way only for callers of FindOut or a warning. The deadline
+  // of the call in question has then not passed.
   bool AsksForOthers() const;
   // Asks the members about the call. Returns false if an inquiry about another call is under way.
   bool Ask(CallWork* work, int64_t now_ns, int64_t answer_ns);

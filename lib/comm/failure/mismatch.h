@@ -1,5 +1,6 @@
-// Decides which ranks' calls do not match, by a vote of all ranks. Mismatches is a pure state machine
-// without I/O and clock. CommCore sends its ballots and ends the communicator with its verdict.
+// Decides which ranks' calls do not match, by a vote of all ranks. Mismatches is a pure state
+// machine without I/O and clock. CommCore sends its ballots and ends the communicator with its
+// verdict.
 //
 // If a rank finds that another rank made a different call, the rank does not know which of the two
 // calls is wrong. So each member sends a ballot with its call to all other members. Every rank

@@ -1,9 +1,9 @@
 // Decides the answers to the queries of other ranks (inquiry.h). A query asks whether this rank has
-// made a call. The answer is yes, or the reason why this rank has not made the call. For example, this
-// rank may wait in a call of another communicator.
+// made a call. The answer is yes, or the reason why this rank has not made the call. For example,
+// this rank may wait in a call of another communicator.
 //
-// Respondent reads the open calls and the causes of earlier failures, but it is without I/O and clock.
-// CommCore sends the answers, and asks the other communicator (CommCore::AnswerTo).
+// Respondent reads the open calls and the causes of earlier failures, but it is without I/O and
+// clock. CommCore sends the answers, and asks the other communicator (CommCore::AnswerTo).
 //
 // Thread safety: none. Belongs to the communicator's driver.
 #pragma once
@@ -62,8 +62,8 @@ class Respondent {
              const OpenCalls& open, const FailureWords& words)
       : causes_(causes), peers_(peers), funnel_(funnel), open_(open), words_(words) {}
 
-  // Returns the answer to `rank`. If it is kElsewhere, a second answer (After) must follow when this
-  // rank knows the reason for the wait.
+  // Returns the answer to `rank`. If it is kElsewhere, a second answer (After) must follow when
+  // this rank knows the reason for the wait.
   Reply To(int rank, const Query& query, const Facts& facts) const;
   // Returns the second answer. `why`: the reason for the wait. OK: the call is over or waits for no
   // rank.

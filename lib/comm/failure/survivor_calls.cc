@@ -80,9 +80,9 @@ absl::Status SurvivorCalls::Start(SurvivorCall call, int64_t now_ns) {
   return absl::OkStatus();
 }
 
-// Makes the call of call_ in machine_. machine_ handles one call at a time. An earlier call that has
-// timed out may still be pending. If it is of another kind, it must be decided before the call of
-// call_ begins.
+// Makes the call of call_ in machine_. machine_ handles one call at a time. An earlier call that
+// has timed out may still be pending. If it is of another kind, it must be decided before the call
+// of call_ begins.
 void SurvivorCalls::BeginCall() {
   Survivors::Wish& wish = call_->wish;
   const bool pending = machine_->pending();

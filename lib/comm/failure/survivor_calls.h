@@ -1,7 +1,8 @@
-// Decides what the calls of entrain_comm_agree and entrain_comm_shrink on this rank return. Survivors
-// (survivors.h) decides which ranks go on. SurvivorCalls passes it the calls, the members' messages and
-// the lost paths, keeps the callers' deadlines, and writes the errors. SurvivorCalls is a pure state
-// machine without I/O and clock. CommCore performs what it decides (Effects).
+// Decides what the calls of entrain_comm_agree and entrain_comm_shrink on this rank return.
+// Survivors (survivors.h) decides which ranks go on. SurvivorCalls passes it the calls, the
+// members' messages and the lost paths, keeps the callers' deadlines, and writes the errors.
+// SurvivorCalls is a pure state machine without I/O and clock. CommCore performs what it decides
+// (Effects).
 //
 // A call that reaches its time limit returns TIMED_OUT, but the rank stays in the agreement. So the
 // other ranks can still decide, and their decision may include this rank. A repeated call returns

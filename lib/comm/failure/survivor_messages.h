@@ -1,7 +1,6 @@
-// The messages by which ranks agree on the remaining ranks (survivors.h), their wire format, and the
-// sets of ranks in them.
-// Every message begins with the number of the call (u32) and the type (u8). The fields of this type
-// follow.
+// The messages by which ranks agree on the remaining ranks (survivors.h), their wire format, and
+// the sets of ranks in them. Every message begins with the number of the call (u32) and the type
+// (u8). The fields of this type follow.
 //
 // Thread safety: the same as for other values.
 #pragma once
