@@ -45,8 +45,8 @@ absl::StatusOr<Device*> DeviceOf(const ArrayPlace& place, absl::Span<const Named
 absl::Status CheckHostBuffer(const char* name, const void* buffer, int64_t bytes, DType dtype);
 
 // Runs `body`. Inside it, CurrentKernels and CopyArray (lib/device/device.h) work on the device of
-// `arrays`, or on the host. When RunWhere returns, work on the host is done, and work on a device is
-// enqueued on the stream. Returns the first error of the device. Errors and null arrays: as for
+// `arrays`, or on the host. When RunWhere returns, work on the host is done, and work on a device
+// is enqueued on the stream. Returns the first error of the device. Errors and null arrays: as for
 // DeviceOf. Calls must not be nested.
 absl::Status RunWhere(const ArrayPlace& place, absl::Span<const NamedArray> arrays,
                       absl::FunctionRef<void()> body);

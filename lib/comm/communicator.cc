@@ -63,11 +63,6 @@ absl::StatusOr<RefPtr<Work>> Communicator::Start(const Call& call) {
   return Start(call, true);
 }
 
-absl::Status Communicator::Reserve(const Call& call, int at_once) {
-  ENTRAIN_ASSIGN_OR_RETURN(DeviceCalls* const calls, OnDevice());
-  return calls->Reserve(call, at_once);
-}
-
 absl::StatusOr<RefPtr<Work>> Communicator::Start(const Call& call, bool kick) {
   if (!call.options.device && !call.options.on_stream) {
     return core_->Start(call, kick);

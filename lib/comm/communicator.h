@@ -101,10 +101,6 @@ class Communicator {
   // arguments that do not need the communicator. Start makes the other checks. If options.deadline
   // is Never and timeout_ns is 0, the call gets the communicator's default.
   absl::StatusOr<RefPtr<Work>> Start(const Call& call);
-  // Allocates in advance the memory that calls on device memory need, including page-locked memory.
-  // The memory is enough for `at_once` calls that are under way at the same time and are no larger
-  // than `call`. For callers that must not allocate when they start a call. Local.
-  absl::Status Reserve(const Call& call, int at_once);
   // Starts all calls in this order and wakes the engine once. The returned work is over when all
   // calls are over. Its status is the status of the failed call that comes first in this order.
   RefPtr<Work> StartAll(absl::Span<const Call> calls);

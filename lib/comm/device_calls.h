@@ -30,10 +30,6 @@ class DeviceCalls {
   // Start, the calling thread waits for the end of the call. In this case Start makes no stream
   // wait for the call.
   virtual absl::StatusOr<RefPtr<Work>> Start(Call call, bool blocks) = 0;
-  // Allocates all memory for `at_once` calls that are under way at the same time and are no larger
-  // than `call`. This includes page-locked memory. The start of these calls then allocates no
-  // memory. Sends nothing.
-  virtual absl::Status Reserve(const Call& call, int at_once) = 0;
   // Returns the works of the calls that have started and are not over.
   virtual std::vector<RefPtr<Work>> open() const = 0;
   // Blocks until the open calls have failed. Must be called after the communicator has ended, so

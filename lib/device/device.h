@@ -144,8 +144,8 @@ class KernelStream {
 // the best kernels of the CPU, which share their work with the thread's KernelThreads, if it has
 // any.
 const Kernels& CurrentKernels();
-// Copies in the memory on which CurrentKernels() works. If the thread has a KernelStream, the copy is
-// enqueued on its stream. Otherwise it is done at once.
+// Copies in the memory on which CurrentKernels() works. If the thread has a KernelStream, the copy
+// is enqueued on its stream. Otherwise it is done at once.
 void CopyArray(void* dst, const void* src, int64_t bytes);
 
 // All devices of the process.

@@ -30,7 +30,7 @@ absl::StatusOr<BlockPool::Block> BlockPool::Take(int64_t bytes) {
     absl::MutexLock lock(&mutex_);
     // A block that is much larger stays in the pool, for a larger request.
     const auto idle = TakeBestFit(&idle_, [&](const Block& block) {
-      return block.bytes >= bytes && (block.bytes / 4 <= size || block.reserved);
+      return block.bytes >= bytes && block.bytes / 4 <= size;
     });
     if (idle.has_value()) {
       return *idle;
@@ -48,13 +48,6 @@ void BlockPool::Give(Block block) {
   if (block.data != nullptr) {
     absl::MutexLock lock(&mutex_);
     idle_.push_back(block);
-  }
-}
-
-void BlockPool::ReserveIdle() {
-  absl::MutexLock lock(&mutex_);
-  for (Block& block : idle_) {
-    block.reserved = true;
   }
 }
 

@@ -26,17 +26,13 @@ class BlockPool {
   struct Block {
     std::byte* data = nullptr;
     int64_t bytes = 0;
-    bool reserved = false;
     int64_t size() const { return bytes; }
   };
   // Takes a block of at least `bytes` bytes. The size of a new block is a power of two, at least
-  // 4096 bytes. An idle block is used if it is reserved, or if it has at most four times the size
-  // of a new block. Returns null for 0 bytes.
+  // 4096 bytes. An idle block is used if it has at most four times this size. Returns null for 0
+  // bytes.
   absl::StatusOr<Block> Take(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   void Give(Block block) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Reserves the idle blocks. From now on Take may return such a block for any request that fits,
-  // however small.
-  void ReserveIdle() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   Device& device_;

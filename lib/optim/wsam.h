@@ -68,12 +68,12 @@ class Wsam {
   const WsamConfig config_;
   const std::shared_ptr<const Optimizer> base_;
   const double alpha_;
-  mutable absl::Mutex made_mutex_;
-  // On the device. Null before the first step on a device.
   struct FreeOnDevice {
     Device* device;
     void operator()(float* memory) const { device->Free(memory); }
   };
+  mutable absl::Mutex made_mutex_;
+  // The temporary gradient on the device. Null before the first step on a device.
   mutable std::unique_ptr<float[], FreeOnDevice> made_ ABSL_GUARDED_BY(made_mutex_);
 };
 

@@ -19,6 +19,9 @@ namespace entrain_test {
 namespace {
 
 using entrain::Device;
+using entrain::FailCall;
+using entrain::LiveOnFake;
+using entrain::OnRealDevice;
 using entrain::TestDevice;
 using entrain::TestMemory;
 using entrain::TestStream;
@@ -149,8 +152,7 @@ TEST(OnDevice, WsamStepsToTheSameBits) {
     Twin m(std::vector<float>(kCount), stream.get()), v(std::vector<float>(kCount), stream.get());
     void* const host_state[2] = {m.host.data(), v.host.data()};
     void* const device_state[2] = {m.device(), v.device()};
-    const std::vector<int> live =
-        entrain::OnRealDevice() ? std::vector<int>() : entrain::LiveOnFake();
+    const std::vector<int> live = OnRealDevice() ? std::vector<int>() : LiveOnFake();
     double sum_here = 0, sum_there = 0;
     ASSERT_OK(entrain_wsam_ascent_sum(here, params.host.data(), g.host.data(), kCount, ENTRAIN_F32,
                                       &sum_here));
@@ -180,7 +182,7 @@ TEST(OnDevice, WsamStepsToTheSameBits) {
     entrain_optim_destroy(there);
     entrain_optim_destroy(base_here);
     entrain_optim_destroy(base_there);
-    EXPECT_TRUE(entrain::OnRealDevice() || entrain::LiveOnFake() == live);
+    EXPECT_TRUE(OnRealDevice() || LiveOnFake() == live);
   }
 }
 
@@ -190,7 +192,7 @@ TEST(OnDevice, TheFirstErrorOfTheDeviceComesBack) {
   entrain_optim_t* const sgd = OptimOf(Rules()[0], stream.get());
   Twin params(Wave(0), stream.get()), grads(Wave(1), stream.get()), b(Wave(2), stream.get());
   void* const state[1] = {b.device()};
-  entrain::FailCall("cuLaunchKernel", 1, 2);
+  FailCall("cuLaunchKernel", 1, 2);
   EXPECT_FAILS(
       entrain_optim_step(sgd, params.device(), grads.device(), state, kCount, ENTRAIN_F32, 1, 0.01),
       ENTRAIN_RESOURCE_EXHAUSTED, "entrain_sgd_step: cuLaunchKernel");

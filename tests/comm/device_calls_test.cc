@@ -29,10 +29,6 @@ class Recorder final : public DeviceCalls {
     Asked().push_back(blocks ? "run" : "start");
     return absl::FailedPreconditionError("recorded");
   }
-  absl::Status Reserve(const Call&, int at_once) override {
-    Asked().push_back("reserve " + std::to_string(at_once));
-    return absl::OkStatus();
-  }
   std::vector<RefPtr<Work>> open() const override { return {}; }
   void Close() override { Asked().push_back("close"); }
 };
@@ -73,8 +69,7 @@ TEST(CommWithoutDeviceCalls, RefusesThemAndNamesTheBuildOption) {
   const auto comm = Alone(nullptr);
   ASSERT_TRUE(comm.ok()) << comm.status();
   for (const absl::Status& refused :
-       {(*comm)->Run(OnDeviceMemory()), (*comm)->Start(OnDeviceMemory()).status(),
-        (*comm)->Reserve(OnDeviceMemory(), 1)}) {
+       {(*comm)->Run(OnDeviceMemory()), (*comm)->Start(OnDeviceMemory()).status()}) {
     EXPECT_EQ(refused.code(), absl::StatusCode::kUnimplemented) << refused;
     EXPECT_THAT(std::string(refused.message()), HasSubstr("options.memory 1 (of a device): "));
     EXPECT_THAT(std::string(refused.message()), HasSubstr("ENTRAIN_DEVICE"));
@@ -89,11 +84,10 @@ TEST(CommWithDeviceCalls, MakesThemOnceAndGivesThemEveryCallAndTheEnd) {
     ASSERT_TRUE(comm.ok()) << comm.status();
     EXPECT_EQ((*comm)->Barrier(), absl::OkStatus());
     EXPECT_TRUE(Asked().empty());
-    EXPECT_EQ((*comm)->Reserve(OnDeviceMemory(), 3), absl::OkStatus());
     EXPECT_EQ((*comm)->Run(OnDeviceMemory()).message(), "recorded");
     EXPECT_EQ((*comm)->Start(OnDeviceMemory()).status().message(), "recorded");
   }
-  EXPECT_THAT(Asked(), ElementsAre("make with 2", "reserve 3", "run", "start", "close"));
+  EXPECT_THAT(Asked(), ElementsAre("make with 2", "run", "start", "close"));
 }
 
 }  // namespace

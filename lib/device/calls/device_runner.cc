@@ -118,21 +118,6 @@ absl::StatusOr<RefPtr<Work>> DeviceRunner::Start(Call call, bool blocks) {
   return RefPtr<Work>::Adopt(started.Leak());
 }
 
-absl::Status DeviceRunner::Reserve(const Call& call, int at_once) {
-  ENTRAIN_ASSIGN_OR_RETURN(Device* const device, DeviceOf(call));
-  absl::MutexLock starting(&starting_);
-  ENTRAIN_RETURN_IF_ERROR(EnsureSide(device, call.options.stream));
-  std::vector<RefPtr<DeviceCall>> calls;  // their destruction gives the memory back
-  for (int i = 0; i < at_once; ++i) {
-    calls.push_back(RefPtr<DeviceCall>::Adopt(new DeviceCall(core_, *side_, call, 0, true)));
-    ENTRAIN_RETURN_IF_ERROR(calls.back()->Reserve());
-  }
-  calls.clear();
-  side_->pinned().ReserveIdle();
-  side_->scratch().ReserveIdle();
-  return absl::OkStatus();
-}
-
 std::vector<RefPtr<Work>> DeviceRunner::open() const {
   absl::MutexLock lock(&mutex_);
   std::vector<RefPtr<Work>> works;

@@ -53,8 +53,6 @@ class DeviceRunner final : public DeviceCalls {
 
   absl::StatusOr<RefPtr<Work>> Start(Call call, bool blocks) override
       ABSL_LOCKS_EXCLUDED(starting_, mutex_);
-  absl::Status Reserve(const Call& call, int at_once) override
-      ABSL_LOCKS_EXCLUDED(starting_, mutex_);
   std::vector<RefPtr<Work>> open() const override ABSL_LOCKS_EXCLUDED(mutex_);
   void Close() override ABSL_LOCKS_EXCLUDED(mutex_);
 

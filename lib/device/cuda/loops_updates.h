@@ -87,9 +87,9 @@ ENTRAIN_ANYWHERE void SumOfBlock(const Block& block, double* results, OfThread o
   });
 }
 
-// Calls add(access, i, &sum), which adds the terms of the elements of a pack. From the first element
-// on, the threads take packs in turn. A pack need not be aligned. The thread whose turn is next
-// takes the remaining elements.
+// Calls add(access, i, &sum), which adds the terms of the elements of a pack. From the first
+// element on, the threads take packs in turn. A pack need not be aligned. The thread whose turn is
+// next takes the remaining elements.
 template <typename Block, typename Add>
 ENTRAIN_ANYWHERE void SumOfTerms(const SumArgs& args, const Block& block, Add add) {
   SumOfBlock(block, args.results, [&](int thread) {

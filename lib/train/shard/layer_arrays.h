@@ -2,9 +2,6 @@
 // OfSlab makes these pointers from slabs; a slab holds the shards of all layers in one array
 // (slab.h).
 //
-// Read and Write must be called on a thread that has bound the kernels for the arrays' memory
-// (KernelStream).
-//
 // Thread safety: as a std::vector.
 #pragma once
 

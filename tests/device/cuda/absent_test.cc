@@ -62,7 +62,7 @@ TEST_F(CudaAbsent, ADeviceThatCannotTakeTheKernelsIsNamedWithTheReason) {
               "CUDA device 0: cuModuleLoadData: CUDA_ERROR_NO_BINARY_FOR_GPU");
   setenv("FAKE_CUDA_FAIL", "cuModuleGetFunction:3:500", 1);  // NOLINT(concurrency-mt-unsafe)
   EXPECT_EXIT(TryDevice(), ::testing::ExitedWithCode(0),
-              "CUDA device 0: entrain_cast_bf16: cuModuleGetFunction: CUDA_ERROR_NOT_FOUND");
+              "CUDA device 0: entrain_add_sharpness: cuModuleGetFunction: CUDA_ERROR_NOT_FOUND");
   unsetenv("FAKE_CUDA_FAIL");  // NOLINT(concurrency-mt-unsafe)
 }
 #endif
