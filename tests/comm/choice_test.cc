@@ -301,6 +301,9 @@ TEST(Choice, MessagesThatAreReadAtOnceAreLeftWhole) {
   EXPECT_GT(lanes(CallKind::kReduceScatter, 2, Link::kTcpInside, 512 * kKiB), 1u);
   EXPECT_GT(lanes(CallKind::kReduceScatter, 4, Link::kShm, 512 * kKiB), 1u);
   EXPECT_TRUE(plan(CallKind::kGather, 2, Link::kShm, 2 * kMiB)->fits_inline);
+  EXPECT_TRUE(plan(CallKind::kGather, 2, Link::kTcpInside, 32 << 10)->fits_inline);
+  EXPECT_FALSE(plan(CallKind::kGather, 2, Link::kTcpInside, (32 << 10) + 4)->fits_inline);
+  EXPECT_FALSE(plan(CallKind::kGather, 2, Link::kFabricInside, 8)->fits_inline);
   EXPECT_FALSE(plan(CallKind::kGather, 2, Link::kShm, 2 * kMiB + 4)->fits_inline);
   const auto to_all = [](int64_t bytes) {
     return PlanOf(CallKind::kAllToAll, std::vector<std::string>(4, "a"), bytes, Link::kShm,

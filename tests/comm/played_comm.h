@@ -39,6 +39,7 @@ class PlayedComm : public testing::Test, public PlayedShell {
     config.context = 21;
     config.tuning = *LoadTuning("");
     config.timeout_ns = 7 * kSecond;
+    config.paths.inside = Link::kShm;  // long messages go inline too
     peers = std::make_unique<Peers>(config.name, config.world, kMe, config.members);
     topology = Topology::FromHostIds(std::vector<std::string>(kRanks, "host"));
     funnel = std::make_unique<CallFunnel>(*this, config, topology, *peers, end, pool);

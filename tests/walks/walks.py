@@ -4,9 +4,9 @@
     walks.py --check            every unit and function that docs/walks.md names exists (a test)
     walks.py --build FOLDER     runs the calls in a build of the preset `trace`, and writes the tables of the page anew
 
-A unit is a .cc with its .h. A unit counts when a function of it runs. The units of lib/base and Abseil do not count: a reader knows
-their words. A unit is named with the first of its functions that ran. A crossing is a step between lib/comm and lib/engine on
-the caller's thread."""
+A unit is a .cc with its .h. A unit counts when a function of its .cc runs, not when only a small function of its header does. The units of
+lib/base and Abseil do not count: a reader knows their words. A unit is named with the first of its functions that ran. A crossing is a pair of
+units of lib/comm and lib/engine of which one comes after the other on the caller's thread."""
 
 import argparse
 import collections
@@ -56,19 +56,18 @@ def walk(build, call):
     for program in {entry[1] for entry in entries}:
         addresses = sorted({entry[2] for entry in entries if entry[1] == program})
         known.update({(program, address): place for address, place in places(program, addresses).items()})
-    units, crossings, before = collections.OrderedDict(), 0, ""
+    units, crossings, before = collections.OrderedDict(), set(), ""
     for thread, program, address in entries:
         function, path = known[(program, address)]
         unit = unit_of(path)
-        if unit is None or unit.startswith("lib/base/"):
+        if unit is None or unit.startswith("lib/base/") or path.endswith(".h"):
             continue
-        folder = os.path.dirname(unit)
-        if folder in ("lib/comm", "lib/engine") or folder.startswith("lib/comm/"):
-            side = "engine" if folder == "lib/engine" else "comm"
-            crossings += thread == entries[0][0] and before not in ("", side)
-            before = side if thread == entries[0][0] else before
+        if thread == entries[0][0] and re.match("lib/(comm|engine)/", unit):
+            if before and before.split("/")[1] != unit.split("/")[1]:
+                crossings.add((before, unit))
+            before = unit
         units.setdefault(unit, short(function))
-    return units, crossings
+    return units, len(crossings)
 
 
 def subject(unit):
