@@ -319,7 +319,8 @@ ENTRAIN_API entrain_status_t entrain_comm_grow(entrain_comm_t* comm, const entra
  *   entrain_comm_grow, its ranks have not called it since this process applied, or they have admitted other newcomers.
  * - MISMATCH if algorithms, tuning or determinism differ from those of the ranks. The text names both values.
  * - FAILED_PRECONDITION if this runtime is a rank of the communicator already, or applies twice at the same time. Also
- *   if the ranks refused this process; the text then states their reason.
+ *   if the ranks refused this process; the text then states their reason, for example that they admit only replicas of
+ *   a training run (entrain_edit_join, entrain_acco_join).
  * - PEER_LOST if the store cannot be reached. */
 ENTRAIN_API entrain_status_t entrain_comm_join(const entrain_join_config_t* config, entrain_comm_t** comm);
 

@@ -33,8 +33,8 @@ ENTRAIN_API entrain_status_t entrain_mem_alloc(entrain_comm_t* comm, size_t byte
  * caller never frees is released when the runtime ends, that is, with its last communicator and handle. */
 ENTRAIN_API entrain_status_t entrain_mem_free(entrain_comm_t* comm, void* memory);
 
-/* Registers [memory, memory + bytes), bytes > 0, for the calls of the runtime of `comm`. Calls then treat this range like
- * memory from entrain_mem_alloc. The range comes from another allocator, for example malloc or a framework. Not a
+/* Registers [memory, memory + bytes), bytes > 0, for the calls of the runtime of `comm`. Calls then treat this range
+ * like memory from entrain_mem_alloc. The range comes from another allocator, for example malloc or a framework. Not a
  * collective; any thread.
  *
  * The library copies the whole pages of the range to memory that peers can map, and maps that memory at the addresses

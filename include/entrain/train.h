@@ -185,10 +185,11 @@ ENTRAIN_API entrain_status_t entrain_shard_layer_info(const entrain_shard_t* sha
 ENTRAIN_API entrain_status_t entrain_shard_slab_count(const entrain_shard_t* shard, size_t* count);
 
 /* Lends the slab of parameters and the slab of gradients to the library until the shard and the EDiT object on it are
- * destroyed. Each slab has as many elements of `dtype` as entrain_shard_slab_count reports, in host memory.
- * `dtype`: ENTRAIN_F32, or ENTRAIN_BF16 (see entrain_shard_bind_layers); UNIMPLEMENTED for others. Call either this function or entrain_shard_bind_layers, once, before the functions below.
- * The library accesses the parameters only from a call of this header until the end of its wait: it reads them, and
- * EDiT also writes them. The library adds to the gradients and never clears them. */
+ * destroyed. Each slab has as many elements of `dtype` as entrain_shard_slab_count reports, in host memory. `dtype`:
+ * ENTRAIN_F32, or ENTRAIN_BF16 (see entrain_shard_bind_layers); UNIMPLEMENTED for others. Call either this function or
+ * entrain_shard_bind_layers, once, before the functions below. The library accesses the parameters only from a call of
+ * this header until the end of its wait: it reads them, and EDiT also writes them. The library adds to the gradients
+ * and never clears them. */
 ENTRAIN_API entrain_status_t entrain_shard_bind(entrain_shard_t* shard, void* params, void* grads,
                                                 entrain_dtype_t dtype);
 /* Lends one array per layer instead of slabs. params[l] and grads[l] are this rank's shard of layer l. Each has

@@ -78,13 +78,18 @@ struct GrowOptions {
   // Newcomers apply under this name, and the new communicator gets it. Empty: the name of this
   // communicator.
   std::string name = {};
+  // true: Grow returns when all ranks are connected. The ranks do not agree to use the new
+  // communicator: that is left to the caller, who does it on this communicator
+  // (lib/train/elastic/admission_meeting.h). Newcomers call JoinOther.
+  bool connect_only = false;
 };
 
 struct JoinOptions {
   // comm.name: the name of the communicator to join. comm.size is not used. comm.rank is only
   // passed to Runtime::EnsureStarted.
   CommOptions comm;
-  int64_t wait_ns = 0;  // how long to wait to be taken in; 0: comm.timeout_ns
+  int64_t wait_ns = 0;        // how long to wait to be taken in; 0: comm.timeout_ns
+  bool connect_only = false;  // see GrowOptions
 };
 
 class Communicator {
@@ -144,8 +149,8 @@ class Communicator {
   absl::StatusOr<std::shared_ptr<Communicator>> Grow(const GrowOptions& options);
   // Waits until the ranks of a communicator take this process in. See entrain_comm_join.
   static absl::StatusOr<std::shared_ptr<Communicator>> Join(const JoinOptions& options);
-  // Does the same as Join, with the runtime and the settings of this communicator. `wait_ns`: the
-  // time limit of the wait; 0: this communicator's timeout.
+  // Does the same as Join with connect_only, with the runtime and the settings of this communicator.
+  // `wait_ns`: the time limit of the wait; 0: this communicator's timeout.
   absl::StatusOr<std::shared_ptr<Communicator>> JoinOther(std::shared_ptr<Store> store,
                                                           const std::string& name, int64_t wait_ns);
   // Returns this rank's knowledge of each rank, in rank order. Local.

@@ -79,7 +79,16 @@ TEST(Judge, RefusesMembersTwinsAndOtherSettings) {
   EXPECT_EQ(differs.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(differs.message()),
               AllOf(HasSubstr("\"settings\""), HasSubstr("\"others\"")));
-  for (const absl::Status& refusal : {member, twin, differs}) {
+  other = ApplicationOf(3);
+  other.connect_only = true;
+  const absl::Status replica = Judge(*Application::FromParts(other.ToParts()), TermsOf(), {});
+  EXPECT_EQ(replica.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(replica.message()), HasSubstr("join by entrain_comm_join"));
+  Terms training = TermsOf();
+  training.own.connect_only = true;
+  const absl::Status rank = Judge(ApplicationOf(3), training, {});
+  EXPECT_THAT(std::string(rank.message()), HasSubstr("entrain_edit_join or entrain_acco_join"));
+  for (const absl::Status& refusal : {member, twin, differs, replica, rank}) {
     EXPECT_TRUE(IsRefusal(refusal));
   }
   EXPECT_FALSE(IsRefusal(absl::UnavailableError("the member has ended")));

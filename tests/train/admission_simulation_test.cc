@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "gtest/gtest.h"
 
 #include "lib/comm/mesh.h"
@@ -27,6 +29,13 @@ constexpr int64_t kWaitNs =
     60 * kSecond;  // of a newcomer; the members finish sooner without faults
 constexpr int kSteps = 40, kInterval = 2;
 
+// Two members admit three newcomers, which have all applied when the members begin to train.
+struct Death {
+  std::set<int> victims;  // 0 and 1 are the members, 2 to 4 the newcomers
+  int64_t call = 0;       // the blocking call, counted from the first step or from the application
+  bool notice = true;     // false: their hosts die, and nobody is told
+};
+
 class AdmissionJob : private VirtualJob {
  public:
   explicit AdmissionJob(uint64_t seed)
@@ -38,9 +47,6 @@ class AdmissionJob : private VirtualJob {
         quorum_(Chance(0.5) ? static_cast<int>(Between(1, members_)) : 0),
         late_(quorum_ > 0 ? static_cast<Late>(Between(0, 2)) : Late::kDrop),
         fragments_(quorum_ > 0 && Chance(0.5) ? static_cast<int>(Between(1, 4)) : 0) {
-    for (int process = 0; process < processes(); ++process) {
-      world_.Start(process, 0, [this, process] { BeRank(process); });
-    }
     for (int newcomer = 0; newcomer < newcomers_; ++newcomer) {
       comes_at_.push_back(kStartNs + Between(0, 2000) * kMillisecond);
     }
@@ -53,11 +59,23 @@ class AdmissionJob : private VirtualJob {
     if (Chance(0.1)) {
       StallStore(kStartNs + Between(0, 2000) * kMillisecond, Between(1, 1500) * kMillisecond);
     }
-    CheckEnd(kEndNs);
-    for (int process = 0; process < processes(); ++process) {
-      CheckProcess(process);
+    Play();
+  }
+  AdmissionJob(uint64_t seed, const Death& death)
+      : VirtualJob(seed, 8, {kMicrosecond, kMillisecond}),
+        silence_(1),
+        shards_(1),
+        members_(2),
+        newcomers_(3),
+        quorum_(0),
+        late_(Late::kDrop),
+        fragments_(0),
+        comes_at_(3, kStartNs - kSecond),
+        told_(death.notice) {
+    for (const int victim : death.victims) {
+      crash_at_[victim] = death.call;
     }
-    reached_[kQuiet] += Quiet() ? 1 : 0;
+    Play();
   }
 
   using VirtualJob::Report;
@@ -75,6 +93,17 @@ class AdmissionJob : private VirtualJob {
   int processes() const { return (members_ + newcomers_) * shards_; }
   bool Joins(int process) const { return process >= members_ * shards_; }
   bool Quiet() const { return touched_.empty() && !store_touched_; }
+
+  void Play() {
+    for (int process = 0; process < processes(); ++process) {
+      world_.Start(process, 0, [this, process] { BeRank(process); });
+    }
+    CheckEnd(kEndNs);
+    for (int process = 0; process < processes(); ++process) {
+      CheckProcess(process);
+    }
+    reached_[kQuiet] += Quiet() ? 1 : 0;
+  }
 
   void BeRank(int process) {
     const int of_members = members_ * shards_;
@@ -117,7 +146,12 @@ class AdmissionJob : private VirtualJob {
     world_.Sleep(std::max<int64_t>(start - now(), 0));
     if (const auto crash = crash_at_.find(process); crash != crash_at_.end()) {
       ++reached_[kCrashes];
-      Crash(process, crash->second);
+      if (told_.has_value()) {
+        touched_.insert(process);
+        world_.CrashAtCall(process, crash->second, *told_);
+      } else {
+        Crash(process, crash->second);
+      }
       sure_ &= world_.notices(process);
     }
     if (Joins(process)) {
@@ -139,6 +173,7 @@ class AdmissionJob : private VirtualJob {
            "; ", info.rendezvous, " exchanges, ", info.missed, " missed, ", info.replicas,
            " replicas");
       mine.replicas = info.replicas;
+      admitted_ |= info.replicas > members_;
       reached_[kLate] += info.missed > 0 ? 1 : 0;
     }
   }
@@ -149,6 +184,7 @@ class AdmissionJob : private VirtualJob {
       ENTRAIN_RETURN_IF_ERROR(
           Timed("forward", 8 * kTimeoutNs, [&] { return ForwardFourLayers(edit); }));
       const EditInfo info = edit.info();
+      admitted_ |= info.replicas > members_;
       if (!world_.isolated(world_.process())) {
         mine->after[info.syncs] = info.anchor_checksum;
       }
@@ -178,7 +214,10 @@ class AdmissionJob : private VirtualJob {
       return;
     }
     if (!mine.status.ok()) {
-      if (sure_) {
+      // A newcomer that nobody has admitted must not count in the majority of the members.
+      const bool of_newcomers =
+          told_.has_value() && crash_at_.lower_bound(members_) == crash_at_.begin() && !admitted_;
+      if (sure_ || of_newcomers) {
         Wrong("process ", process, " has not finished: ", mine.status.message());
       }
       return;
@@ -200,13 +239,39 @@ class AdmissionJob : private VirtualJob {
   const Late late_;
   const int fragments_;            // 0: callers wait for rounds
   std::vector<int64_t> comes_at_;  // by newcomer
+  std::optional<bool> told_;       // whether the others are told of crashes; none: by chance
   bool sure_ = true;               // the others are told of every crash
+  bool admitted_ = false;          // a member had more replicas than at first
   std::map<int, Finished> finished_;
   std::array<uint64_t, std::size(kReached)> reached_{};
 };
 
 TEST(AdmissionSimulation, WhateverHappensToNewcomersMembersFinish) {
   RunSeeds<AdmissionJob>(200, {780, 520994, 800072});
+}
+
+// Kills at each step of an admission: a member, a newcomer, or all newcomers. Steps are numbered by
+// the blocking calls of the victim. docs/elastic-grow.md has the steps.
+TEST(AdmissionSimulation, ADeathAtAnyStepLeavesTheMembersTogether) {
+  const auto keep = KeepProcess();
+  for (const bool notice : {true, false}) {
+    for (const std::set<int>& victims :
+         {std::set{0}, std::set{1}, std::set{2}, std::set{2, 3, 4}}) {
+      // A newcomer that waits blocks more often.
+      const int64_t calls = victims.contains(2) ? 300 : 100;
+      int joined = 0;
+      for (int64_t call = 1; call <= calls; ++call) {
+        const auto job = std::make_unique<AdmissionJob>(call, Death{victims, call, notice});
+        EXPECT_EQ(job->Report(), "")
+            << "notice " << notice << ", " << absl::StrJoin(victims, ",") << " at " << call;
+        joined += static_cast<int>(job->reached()[AdmissionJob::kJoined]);
+      }
+      printf("victims %s, notice %d: %d of %d joined\n", absl::StrJoin(victims, ",").c_str(),
+             notice, joined, static_cast<int>(3 * calls));
+      // Some die before they count, and some after it.
+      EXPECT_TRUE(!victims.contains(2) || (joined > 0 && joined < 3 * calls));
+    }
+  }
 }
 
 }  // namespace

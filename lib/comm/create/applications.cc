@@ -19,7 +19,7 @@
 namespace entrain {
 namespace {
 
-constexpr uint32_t kVersion = 2;  // version of the records, and of the messages of an attempt
+constexpr uint32_t kVersion = 3;  // version of the records, and of the messages of an attempt
 constexpr int kMaxSleepMs = 20;
 constexpr size_t kMemberParts = 0, kNewcomerParts = 1;  // by rank in the meeting of two processes
 // AwaitBeside waits for the key for at most this time before it checks the meeting again.
@@ -54,13 +54,16 @@ std::string GrowKeys::Roster(absl::string_view base, int attempt) {
 }
 
 Parts Application::ToParts() const {
-  return {Writer().Put(kVersion).PutRaw(id.data(), id.size()).Take(), settings, tuning};
+  Writer head;
+  head.Put(kVersion).Put(uint8_t{connect_only}).PutRaw(id.data(), id.size());
+  return {head.Take(), settings, tuning};
 }
 
 absl::StatusOr<Application> Application::FromParts(const Parts& parts) {
   Application application;
   Reader head(parts.size() == 3 ? absl::string_view(parts[0]) : "");
   const auto version = head.Get<uint32_t>();
+  application.connect_only = head.Get<uint8_t>() != 0;
   const absl::string_view id = head.GetRaw(application.id.size());
   if (!head.Finished() || version != kVersion) {
     return Malformed("an application");
@@ -117,6 +120,16 @@ absl::Status Judge(const Application& application, const Terms& terms,
     return absl::FailedPreconditionError(
         absl::StrCat("this runtime has asked to join ", terms.comm,
                      " twice at the same time; ranks of one process need a runtime each"));
+  }
+  if (application.connect_only != terms.own.connect_only) {
+    return absl::FailedPreconditionError(
+        terms.own.connect_only
+            ? absl::StrCat(terms.comm,
+                           " admits replicas of a training run, which join it by "
+                           "entrain_edit_join or entrain_acco_join")
+            : absl::StrCat("the ranks of ", terms.comm,
+                           " admit ranks and no replicas of a training run: they join by "
+                           "entrain_comm_join"));
   }
   if (application.settings != terms.own.settings) {
     return absl::DataLossError(absl::StrCat("settings differ: the ranks of ", terms.comm,

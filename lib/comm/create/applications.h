@@ -60,8 +60,9 @@ class GrowKeys {
 // The record that a newcomer publishes about itself.
 struct Application {
   PeerId id{};
-  std::string settings;  // SharedSettings::ToText; the members decide whether links are probed
-  std::string tuning;    // the tuning's source, for errors
+  std::string settings;       // SharedSettings::ToText; the members decide whether links are probed
+  std::string tuning;         // the tuning's source, for errors
+  bool connect_only = false;  // see GrowOptions; the same on members and newcomers
 
   Parts ToParts() const;
   static absl::StatusOr<Application> FromParts(const Parts& parts);

@@ -354,52 +354,39 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Create(const CommOpt
                 Prepare(options), stop);
 }
 
-namespace {
-
-// Rank 0 tells a newcomer that the members have compared their results. Rank 0 sends the message,
-// and the newcomer receives it. A newcomer must not begin the agreement before it has the message.
-// Otherwise the newcomer could wait for a silent rank while the members drop the attempt.
-absl::Status PassOn(Communicator& grown, int peer, const CallOptions& options) {
-  uint8_t compared = 1;
+absl::Status TellConnected(Communicator& grown, int members, const CallOptions& options) {
+  uint8_t connected = 1;
   Call call;
-  call.kind = grown.rank() == 0 ? CallKind::kSend : CallKind::kRecv;
-  (grown.rank() == 0 ? call.in : call.out) = {&compared, sizeof(compared)};
   call.count = 1;
-  call.root = peer;
   call.options = options;
-  return grown.Run(call);
+  if (grown.rank() >= members) {
+    call.kind = CallKind::kRecv;
+    call.out = {&connected, sizeof(connected)};
+    return grown.Run(call);
+  }
+  call.kind = CallKind::kSend;
+  call.in = {&connected, sizeof(connected)};
+  for (int rank = members; rank < grown.size() && grown.rank() == 0; ++rank) {
+    call.root = rank;
+    grown.Run(call).IgnoreError();  // if a rank is lost, all these calls fail, and so does the next
+  }
+  return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::Status ConfirmGrown(Communicator& grown, const Confirmation& confirmation) {
+absl::Status ConfirmGrown(Communicator& grown, int members, bool well, int64_t timeout_ns) {
   const absl::Status ill = absl::AbortedError("a member does not know how the others fared");
-  const bool agrees = grown.size() <= Survivors::kMostRanks;
-  if (!agrees && !confirmation.well) {
-    return ill;
+  if (grown.size() > Survivors::kMostRanks) {
+    return well ? absl::OkStatus() : ill;
   }
-  if (grown.rank() >= confirmation.members) {
-    ENTRAIN_RETURN_IF_ERROR(PassOn(grown, 0, confirmation.compare));
-  }
-  // Rank 0 sends the message even if the attempt has failed, because newcomers wait for the message
-  // before they take part in the agreement.
-  for (int rank = confirmation.members; rank < grown.size() && grown.rank() == 0; ++rank) {
-    PassOn(grown, rank, confirmation.compare)
-        .IgnoreError();  // if a rank is lost, all these calls fail. Agree handles the loss
-  }
-  if (!agrees) {
-    return absl::OkStatus();
-  }
-  uint32_t stands = confirmation.well ? 1 : 0;
-  ENTRAIN_RETURN_IF_ERROR(grown.Agree(&stands, confirmation.timeout_ns));
+  uint32_t stands = well ? 1 : 0;
+  ENTRAIN_RETURN_IF_ERROR(grown.Agree(&stands, timeout_ns));
   if (stands == 0) {
     return ill;
   }
   // A member whose agreement has timed out ends this communicator and keeps the old one. A newcomer
   // then does not use this communicator. A member that knows the result must go by it.
-  const bool newcomer = grown.rank() >= confirmation.members;
   const absl::Status ended = grown.status();
-  return newcomer && absl::IsAborted(ended) ? ended : absl::OkStatus();
+  return grown.rank() >= members && absl::IsAborted(ended) ? ended : absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<Parts>> WatchedMeeting::Wait(const Stop& stop) {

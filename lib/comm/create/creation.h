@@ -107,19 +107,17 @@ void TellUnable(Store& store, const MeetingSeat& seat, const absl::Status& why, 
 // attempts of this process with this store and name (UseCounts).
 std::string MeetingKey(absl::string_view name, int use);
 
-// The arguments of ConfirmGrown. In ConfirmGrown the ranks of a grown communicator agree whether
-// they use it. Without this agreement, members could decide differently if a rank is lost while
-// they compare the results of an attempt.
-struct Confirmation {
-  int members = 0;  // number of ranks that are not newcomers
-  // true on a newcomer. On a member: true if it knows that the attempt succeeded on all members.
-  bool well = true;
-  // Time limit of the message from rank 0 that tells a newcomer that the members have compared
-  // their results.
-  CallOptions compare = {};
-  int64_t timeout_ns = 0;  // time limit of the agreement
-};
-// Returns OK if all live ranks use the communicator.
-absl::Status ConfirmGrown(Communicator& grown, const Confirmation& confirmation);
+// Rank 0 of a grown communicator tells the newcomers that all members are connected. `members`: the
+// number of ranks that are no newcomers. Blocks a newcomer until it is told, and rank 0 until it has
+// told all. Returns at once on the other members. Errors of rank 0 are left to the next call.
+//
+// A newcomer must wait for this before it makes a call of the members. Otherwise it could wait for a
+// silent rank while the members drop the attempt.
+absl::Status TellConnected(Communicator& grown, int members, const CallOptions& options);
+
+// The ranks of a grown communicator agree to use it. `well`: on a newcomer true; on a member, it
+// knows that the attempt succeeded on all members. Returns OK if all live ranks use it. Without this
+// agreement, members could decide differently if a rank is lost while they compare their results.
+absl::Status ConfirmGrown(Communicator& grown, int members, bool well, int64_t timeout_ns);
 
 }  // namespace entrain

@@ -9,8 +9,9 @@
 //     is created.
 //   5 The members tell each other the result of the attempt (an all-gather over the old
 //     communicator).
-//   6 If the attempt succeeded on all members, all ranks of the new communicator agree to use it.
-//     They use the new communicator for this agreement. The call is over.
+//   6 If the attempt succeeded on all members, rank 0 tells the newcomers. With connect_only the call
+//     is over. Otherwise all ranks of the new communicator agree to use it. They use the new
+//     communicator for this agreement. The call is over.
 //   7 If the attempt failed, all members drop the new communicator. If newcomers are to blame,
 //     rank 0 refuses these newcomers, and the members continue at step 3. Otherwise the call fails.
 //
@@ -123,8 +124,7 @@ class Growth {
   // Agrees with all ranks of `grown` whether to use it. Returns OK if they use it. `well`: this
   // rank knows that the attempt succeeded on all members.
   absl::Status Conclude(Communicator& grown, int attempt, bool well);
-  // Tells the newcomers that `attempt` was the last attempt. If a newcomer missed the agreement
-  // because a rank was lost, the newcomer then applies again.
+  // Rank 0 tells the newcomers that `attempt` was the last attempt.
   void Finish(int attempt);
   Roster NewRoster() const;
 
@@ -211,7 +211,8 @@ absl::Status Growth::Collect() {
   }
   SharedSettings settings = SettingsOf(config_);
   settings.probe = false;
-  terms.own = {comm_.runtime().id(), settings.ToText(), settings.tuning->source};
+  terms.own = {comm_.runtime().id(), settings.ToText(), settings.tuning->source,
+               options_.connect_only};
   const int room = kMaxMeetingSize - comm_.size();
   const int most = options_.max_newcomers > 0 ? std::min(options_.max_newcomers, room) : room;
   intake_ = std::make_unique<Intake>(store_, std::move(terms),
@@ -348,9 +349,14 @@ void Growth::Dismiss(const Culprits& culprits) {
 }
 
 absl::Status Growth::Conclude(Communicator& grown, int attempt, bool well) {
-  Confirmation confirmation{.members = comm_.size(), .well = well, .compare = Limited()};
-  confirmation.timeout_ns = std::max<int64_t>(limits_.all.Left(Clock::Real().Now()), 1);
-  const absl::Status stands = ConfirmGrown(grown, confirmation);
+  // Rank 0 does this also if the attempt may have failed, because newcomers wait for it before they
+  // take part in the agreement.
+  const bool agrees = well || grown.size() <= Survivors::kMostRanks;
+  if (agrees) {
+    ENTRAIN_RETURN_IF_ERROR(TellConnected(grown, comm_.size(), Limited()));
+  }
+  const absl::Status stands = ConfirmGrown(
+      grown, comm_.size(), well, std::max<int64_t>(limits_.all.Left(Clock::Real().Now()), 1));
   if (!stands.ok()) {
     const absl::Status ended = comm_.status();
     // If this rank does not know the result, the other ranks may have gone on in the new
@@ -370,17 +376,18 @@ absl::Status Growth::Conclude(Communicator& grown, int attempt, bool well) {
     grown.EndWith(absl::AbortedError(stands.message()));
     return Annotate(stands, absl::StrCat(config_.name, ": grow"));
   }
-  if (intake_ != nullptr) {
-    Finish(attempt);
-  }
+  Finish(attempt);
   return absl::OkStatus();
 }
 
 void Growth::Finish(int attempt) {
+  if (intake_ == nullptr) {
+    return;
+  }
   const Stop stop{Deadline::After(limits_.attempt_ns)};
   intake_->Finish(stop);
-  // Publishes an empty roster for the next attempt. If the agreement has left out a newcomer, the
-  // newcomer waits for this roster. It does not find itself on the roster, and applies again.
+  // Publishes an empty roster for the next attempt. A newcomer that was not told, or that the
+  // agreement has left out, waits for this roster. It does not find itself there, and applies again.
   intake_->Announce(attempt + 1, NewRoster(), stop).IgnoreError();
 }
 
@@ -407,7 +414,12 @@ absl::StatusOr<std::shared_ptr<Communicator>> Growth::Run() {
     auto made = Attempt(attempt, word);
     const auto culprits = Compare(made.status(), word.newcomers);
     const bool well = culprits.ok() && culprits->empty();
-    if (made.ok() && (well || !compared_)) {
+    if (well && options_.connect_only) {
+      ENTRAIN_RETURN_IF_ERROR(TellConnected(**made, comm_.size(), Limited()));
+      Finish(attempt);
+      return made;
+    }
+    if (made.ok() && !options_.connect_only && (well || !compared_)) {
       const absl::Status stands = Conclude(**made, attempt, well);
       if (stands.ok() || well) {
         return stands.ok() ? made : stands;

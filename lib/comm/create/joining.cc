@@ -113,7 +113,8 @@ Joining::Made Joining::Again(const absl::Status& why) {
 
 Joining::Made Joining::Apply() {
   ENTRAIN_ASSIGN_OR_RETURN(const int64_t ticket, store_.Add(keys_.Tickets(), 1, stop_));
-  const Application mine{comm_.runtime->id(), settings_.ToText(), settings_.tuning->source};
+  const Application mine{comm_.runtime->id(), settings_.ToText(), settings_.tuning->source,
+                         options_.connect_only};
   ENTRAIN_ASSIGN_OR_RETURN(
       const auto application,
       store_.Join(keys_.Application(ticket), kNewcomerRank, 2, mine.ToParts(), stop_));
@@ -208,12 +209,15 @@ Joining::Made Joining::Attempt(StoreMeeting& application, const std::string& bas
                                               .watch = watch,
                                               .hurries = hurries},
                                              Prepare(roster, rank), stop));
-  // The members compare the results of the attempt. Then all ranks agree to use the communicator,
-  // or the members end the communicator.
-  Confirmation confirmation{.members = roster.members, .timeout_ns = roster.limit_ns};
-  confirmation.compare.deadline = stop_.deadline;
-  confirmation.compare.timeout_ns = options_.wait_ns;
-  ENTRAIN_RETURN_IF_ERROR(ConfirmGrown(*comm, confirmation));
+  // The members compare the results of the attempt. Then rank 0 tells the newcomers that all members
+  // are connected, or the members end the communicator.
+  CallOptions until;
+  until.deadline = stop_.deadline;
+  until.timeout_ns = options_.wait_ns;
+  ENTRAIN_RETURN_IF_ERROR(TellConnected(*comm, roster.members, until));
+  if (!options_.connect_only) {
+    ENTRAIN_RETURN_IF_ERROR(ConfirmGrown(*comm, roster.members, /*well=*/true, roster.limit_ns));
+  }
   return comm;
 }
 
@@ -270,6 +274,7 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::JoinOther(std::share
   options.comm.silence_ns = silence_ns();
   options.comm.cpus = core_->config().members[static_cast<size_t>(rank())].cpus;
   options.wait_ns = wait_ns;
+  options.connect_only = true;
   SharedSettings settings = SettingsOf(core_->config());
   settings.probe = false;
   const Stop stop{Deadline::After(wait_ns > 0 ? wait_ns : timeout_ns())};

@@ -59,14 +59,7 @@ absl::Status Admission::Run() {
   const auto grown = applicants_.Grow(*from, slots, Room() * slots, LimitNs(*from));
   if (!grown.ok()) {
     ENTRAIN_LOG(kInfo, "edit: newcomers: none was taken in: ", grown.status().message());
-    ENTRAIN_RETURN_IF_ERROR(LossOf(from.get()));
-    if (absl::IsOutOfRange(grown.status())) {
-      // The other members have continued together with newcomers. Ends `from`, so that no rank
-      // waits for this rank there.
-      parts_.world.End(grown.status());
-      return grown.status();
-    }
-    return absl::OkStatus();
+    return LossOf(from.get());
   }
   if (*grown == nullptr) {
     return absl::OkStatus();

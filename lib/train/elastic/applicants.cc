@@ -50,6 +50,7 @@ absl::StatusOr<std::shared_ptr<Communicator>> Applicants::Grow(Communicator& fro
   options.timeout_ns = timeout_ns;
   options.attempt_ns = kAdmissionNs;
   options.name = name_;
+  options.connect_only = true;
   Worker::Doing("newcomers: connecting them", 2 * timeout_ns);
   return from.Grow(options);
 }

@@ -33,7 +33,8 @@ class Applicants {
   // Returns the number of processes that have applied. Blocks for at most kLookNs. If the store
   // does not answer, returns 0 and logs this once.
   int64_t Count();
-  // Collective over `from`. Connects at least `least` and at most `most` newcomers. Returns null if
+  // Collective over `from`. Connects at least `least` and at most `most` newcomers, which are no
+  // members before AgreeToTakeIn (admission_meeting.h). Returns null if
   // fewer than `least` newcomers could be connected. A failure of a newcomer leaves `from` usable.
   // `timeout_ns` is the time limit of the call.
   absl::StatusOr<std::shared_ptr<Communicator>> Grow(Communicator& from, int least, int most,
