@@ -39,6 +39,15 @@
 
 namespace entrain {
 
+// Returns true if a rank's contribution to a reduction is not the input buffer itself: a sum with a
+// factor, or a merging on a communicator of one rank, which multiplies the input by the rank's weight.
+// The caller must then call Contribute. `size`: the number of ranks.
+bool ContributionDiffers(const Call& call, int size);
+// Returns true if the call's contributions are sent packed (packed_call.h).
+bool IsPacked(const Call& call);
+// Writes the contribution of `count` elements to `dst`, which may be `src`. Not for packed calls.
+void Contribute(const Call& call, void* dst, const void* src, int64_t count);
+
 // The kind of call in a query from one rank to another (respondent.h). The query is about a
 // collective, or about the send or receive that matches a call of the asking rank.
 enum class Asked : uint8_t { kCollective = 0, kSend = 1, kRecv = 2 };

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "lib/base/log.h"
-#include "lib/comm/contribution.h"
+#include "lib/comm/call_funnel.h"
 
 namespace entrain {
 namespace {

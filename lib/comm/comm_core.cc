@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "lib/base/status.h"
-#include "lib/comm/contribution.h"
+#include "lib/comm/call_funnel.h"
 #include "lib/comm/flight/flight_log.h"
 
 namespace entrain {

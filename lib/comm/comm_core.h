@@ -23,7 +23,6 @@
 #include "lib/comm/call_funnel.h"
 #include "lib/comm/call_runner.h"
 #include "lib/comm/comm_shell.h"
-#include "lib/comm/comm_stats.h"
 #include "lib/comm/core_config.h"
 #include "lib/comm/failure/ending.h"
 #include "lib/comm/failure/failure_words.h"

@@ -21,7 +21,6 @@
 
 #include "lib/base/call.h"
 #include "lib/base/cpu_share.h"
-#include "lib/comm/comm_stats.h"
 #include "lib/comm/peers.h"
 #include "lib/comm/plan/topology.h"
 #include "lib/engine/work.h"

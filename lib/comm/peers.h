@@ -17,6 +17,11 @@
 
 namespace entrain {
 
+// The counters of a communicator.
+struct CommStats {
+  uint64_t calls = 0, bytes_sent = 0, bytes_received = 0;
+};
+
 // A rank of the communicator, with the path from this rank to it. Does not change after creation.
 struct Member {
   PeerId id{};

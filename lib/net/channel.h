@@ -12,7 +12,9 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 #include "lib/base/clock.h"
 #include "lib/net/socket.h"
@@ -83,5 +85,12 @@ absl::StatusOr<size_t> ReadSome(Channel& from, void* out, size_t bytes);
 absl::StatusOr<size_t> WriteSome(Channel& to, const void* in, size_t bytes);
 absl::Status ReadFull(Channel& from, void* out, size_t bytes, const Stop& stop);
 absl::Status WriteFull(Channel& to, const void* in, size_t bytes, const Stop& stop);
+
+// Translates an error of a channel into a message for operators about the state of the peer. `doing` is, for example, "receiving". Returns kUnavailable if the connection is broken,
+// kResourceExhausted if this process lacks a resource, otherwise kInternal.
+absl::Status ConnectionError(int error, absl::string_view doing);
+// Returns true if the error means that the connection is over. Returns false if it only means that
+// no bytes can be moved now.
+bool IsFatal(int error);
 
 }  // namespace entrain

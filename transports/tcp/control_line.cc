@@ -9,8 +9,8 @@
 #include <sys/socket.h>
 
 #include "lib/base/crc32c.h"
+#include "lib/net/channel.h"
 #include "transports/rendezvous_sender.h"
-#include "transports/tcp/connection_error.h"
 #include "transports/tcp/frame.h"
 
 namespace entrain {

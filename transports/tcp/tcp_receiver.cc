@@ -15,7 +15,7 @@
 
 #include "lib/base/status.h"
 #include "lib/base/text.h"
-#include "transports/tcp/connection_error.h"
+#include "lib/net/channel.h"
 
 namespace entrain {
 namespace {

@@ -10,7 +10,7 @@
 #include <sys/uio.h>
 
 #include "lib/base/status.h"
-#include "transports/tcp/connection_error.h"
+#include "lib/net/channel.h"
 
 namespace entrain {
 namespace {

@@ -19,8 +19,8 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
+#include "lib/net/channel.h"
 #include "lib/net/socket.h"
-#include "transports/tcp/connection_error.h"
 
 namespace entrain {
 namespace {

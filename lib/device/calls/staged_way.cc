@@ -11,8 +11,8 @@
 #include "absl/types/span.h"
 
 #include "lib/base/status.h"
+#include "lib/comm/call_funnel.h"
 #include "lib/comm/comm_core.h"
-#include "lib/comm/contribution.h"
 #include "lib/comm/packed_call.h"
 #include "lib/device/calls/device_call.h"
 
