@@ -14,8 +14,8 @@ one number of steps.
 
   keep         makes no runs: copies the inputs of the tables of finished runs to
                examples/results
-  page         makes no runs: writes the tables of that copy to docs/experiments.md, and the table of
-               README.md that is made of them
+  page         makes no runs: writes the tables of that copy to docs/experiments.md, and the tables of
+               README.md and docs/choose.md that are made of them
 
 Each run leaves RUN.json, RUN.jsonl and RUN.flags in --out, and is not made again while RUN.flags has
 the same flags. A table OUT/TABLE.md has the complete rows. Times are meaningful on a quiet machine
@@ -407,6 +407,49 @@ def updates_to_a_loss(runs):
     return tables.updates_to_a_loss(curves)
 
 
+# ---- docs/choose.md --------------------------------------------------------------------
+
+
+def searched(runs, method, settings, base, own, names):
+    """Returns a row of tables.expect. `own` and `base` are {seed: loss}, with rates searched on TUNING_SEED; base begins with its name.
+    names are those of a run of the method, and of its baseline."""
+    first, other = (runs.summary(name) for name in names)
+    return {
+        "method": method,
+        "settings": settings,
+        "params": first.get("params", PARAMS),
+        "against": base[0],
+        "rates": "searched on another seed",
+        "loss": (own, base[1]),
+        "bytes": first["bytes_sent_sync"] / first["tokens"] / other["bytes_sent_sync"] * other["tokens"],
+    }
+
+
+def expected(runs, report):
+    """Returns the rows of the table of docs/choose.md: what each method loses and sends, beside a synchronous one that is tuned alike. Rows
+    of other models go below these. report are the rows of compare.py's report.csv."""
+    made, rising = Quality(runs), LongRise(runs)
+    search, rows = Search(runs, made.rate(0)), []
+    ddp = f"ddp-lr{made.ddp_rate:g}-seed1"
+    for method, seeds in (("edit", MORE), ("diloco", FEW)):
+        warmup, name = WARMUPS[-1], made.name(method, WARMUPS[-1], INTERVAL)
+        losses = made.local(method, warmup, INTERVAL, seeds)
+        words = f"H = {INTERVAL}, {100 * warmup // STEPS} % synchronous"
+        rows.append(searched(runs, method, words, ("ddp", made.ddp(MORE)), losses, (f"{name}-seed1", ddp)))
+    outer, rate, rise = search.best
+    for interval in INTERVALS:
+        losses = search.losses(0, interval, MORE if interval == INTERVAL else FEW)
+        name = search.of(0, interval, f"{outer} {rise}".strip(), rate)[0]
+        words = f"H = {interval}, none synchronous, outer lr 1, no momentum, longer rise of the rate"
+        base = ("ddp with this rise", rising.losses(MORE))
+        rows.append(searched(runs, "edit", words, base, losses, (f"{name}-seed1", ddp)))
+    zero1 = delayed_runs(runs, "zero1")
+    _, losses, names = delayed_runs(runs, "acco")
+    words = "two halves of a micro-batch each"
+    rows.append(searched(runs, "acco", words, ("zero1", zero1[1]), losses, (names[1], zero1[2][1])))
+    return rows + tables.compared(report, ("post-local-sgd", "a-edit", "streaming-diloco", "co2"))
+
+
 # ---- The command ---------------------------------------------------------------------
 
 EXPERIMENTS = {
@@ -417,7 +460,8 @@ EXPERIMENTS = {
     "intervals": intervals,
     "ratio": ratio,
 }
-RESULTS, PAGES = TOP / "examples/results", (TOP / "docs/experiments.md", TOP / "README.md")
+RESULTS = TOP / "examples/results"
+PAGES = (TOP / "docs/experiments.md", TOP / "docs/choose.md", TOP / "README.md")
 REPORT = TOP / "examples/report.csv"  # the table of compare.sh
 TABLE = re.compile(r"(<!-- table (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -430,6 +474,8 @@ def kept_tables(folder=RESULTS):
         found |= make(runs)
     if folder == RESULTS:  # a copy of a test may lack experiments
         found["figures"] = tables.figures(found)
+        found["expect"] = tables.expect(expected(runs, rows_of(REPORT)))
+        found["links"] = tables.links(rows_of(RESULTS / "links.csv"))
     return {name: tables.markdown(rows) for name, rows in found.items()}
 
 

@@ -43,7 +43,7 @@ def replicas(*names: str) -> List[Tuple[str, str]]:
 
 def both(*bars: Bar) -> List[Bar]:
     """Returns the bars of the lines c1 and n1 also for c2 and n2."""
-    return [(line[0] + one, *rest) for one in "12" for line, *rest in bars]
+    return [(line[0] + one, begin, end, kind, text) for one in "12" for line, begin, end, kind, text in bars]
 
 
 PICTURES: Dict[str, Picture] = {
@@ -165,7 +165,10 @@ def svg(picture: Picture) -> str:
         y += LINE + (GAP if at % 2 else 2)
     foot, last = y, max(bar[2] for bar in picture.bars)
     scale = (WIDTH - LEFT - 16) / max(last, 34)
-    place = lambda time: round(LEFT + time * scale, 1)  # noqa: E731
+
+    def place(time: float) -> float:
+        return round(LEFT + time * scale, 1)
+
     out = [f'<rect class="page" width="{WIDTH}" height="{foot + FOOT:g}" rx="6"/>',
            text_at(12, 20, picture.title, "start", ' class="title"')]
     for name, text in picture.lines:
