@@ -1,7 +1,9 @@
-"""Checks that the pictures and the tables of costs in docs/learn are what the scripts beside them make."""
+"""Checks that the pictures and the tables of costs in docs/learn are what the scripts beside them make: learn_test.py [TRAINER]. With
+the program entrain-train, checks that it knows the flags of the pages."""
 
 import pathlib
 import re
+import subprocess
 import sys
 import unittest
 
@@ -9,6 +11,8 @@ LEARN = pathlib.Path(__file__).parents[2] / "docs/learn"
 sys.path.insert(0, str(LEARN))
 import costs  # noqa: E402  (the path comes first)
 import draw  # noqa: E402
+
+TRAINER = sys.argv.pop(1) if __name__ == "__main__" and len(sys.argv) > 1 else ""
 
 
 class Learn(unittest.TestCase):
@@ -40,6 +44,13 @@ class Learn(unittest.TestCase):
         changed = re.sub(r"\d\.\d\d GB", "9.99 GB", text, count=1)
         self.assertNotEqual(changed, text)
         self.assertEqual(costs.with_tables(changed), text)
+
+    @unittest.skipUnless(TRAINER, "without entrain-train")
+    def test_flags_are_those_of_the_trainer(self):
+        flags = {flag for text in self.pages.values() for flag in re.findall(r"(?<!\S)`?(--[a-z][a-z-]+)", text)}
+        self.assertGreater(len(flags), 15)
+        known = subprocess.run([TRAINER, "--help"], capture_output=True, text=True, check=True).stdout
+        self.assertEqual(flags - set(re.findall(r"--[a-z][a-z0-9-]+", known)), set())
 
     def test_symbols_are_defined_once(self):
         table = self.pages["README"].split("## Symbols", 1)[1].split("\n## ", 1)[0]
