@@ -410,43 +410,46 @@ def updates_to_a_loss(runs):
 # ---- docs/choose.md --------------------------------------------------------------------
 
 
-def searched(runs, method, settings, base, own, names):
-    """Returns a row of tables.expect. `own` and `base` are {seed: loss}, with rates searched on TUNING_SEED; base begins with its name.
-    names are those of a run of the method, and of its baseline."""
-    first, other = (runs.summary(name) for name in names)
+def searched(runs, method, settings, rates, losses, against, names):
+    """Returns a row of tables.expect, with rates that were searched on TUNING_SEED. rates, losses ({seed: loss}) and names (of a run) are those
+    of the method and of its baseline."""
+    own, base = (runs.summary(name) for name in names)
     return {
         "method": method,
         "settings": settings,
-        "params": first.get("params", PARAMS),
-        "against": base[0],
-        "rates": "searched on another seed",
-        "loss": (own, base[1]),
-        "bytes": first["bytes_sent_sync"] / first["tokens"] / other["bytes_sent_sync"] * other["tokens"],
+        "params": own["params"],
+        "against": against,
+        "rates": rates,
+        "chosen": "on another seed",
+        "loss": losses,
+        "bytes": own["bytes_sent_sync"] / own["tokens"] / base["bytes_sent_sync"] * base["tokens"],
     }
 
 
 def expected(runs, report):
     """Returns the rows of the table of docs/choose.md: what each method loses and sends, beside a synchronous one that is tuned alike. Rows
     of other models go below these. report are the rows of compare.py's report.csv."""
-    made, rising = Quality(runs), LongRise(runs)
-    search, rows = Search(runs, made.rate(0)), []
-    ddp = f"ddp-lr{made.ddp_rate:g}-seed1"
+    made, rising, rows = Quality(runs), LongRise(runs), []
+    search, ddp = Search(runs, made.rate(0)), f"ddp-lr{made.ddp_rate:g}-seed1"
     for method, seeds in (("edit", MORE), ("diloco", FEW)):
-        warmup, name = WARMUPS[-1], made.name(method, WARMUPS[-1], INTERVAL)
-        losses = made.local(method, warmup, INTERVAL, seeds)
+        warmup = WARMUPS[-1]
+        losses = made.local(method, warmup, INTERVAL, seeds), made.ddp(seeds)
         words = f"H = {INTERVAL}, {100 * warmup // STEPS} % synchronous"
-        rows.append(searched(runs, method, words, ("ddp", made.ddp(MORE)), losses, (f"{name}-seed1", ddp)))
+        names = f"{made.name(method, warmup, INTERVAL)}-seed1", ddp
+        rows.append(searched(runs, method, words, (made.rate(warmup), made.ddp_rate), losses, "ddp", names))
     outer, rate, rise = search.best
+    base = min(rising.inner, key=rising.inner.get)
     for interval in INTERVALS:
-        losses = search.losses(0, interval, MORE if interval == INTERVAL else FEW)
-        name = search.of(0, interval, f"{outer} {rise}".strip(), rate)[0]
-        words = f"H = {interval}, none synchronous, outer lr 1, no momentum, longer rise of the rate"
-        base = ("ddp with this rise", rising.losses(MORE))
-        rows.append(searched(runs, "edit", words, base, losses, (f"{name}-seed1", ddp)))
-    zero1 = delayed_runs(runs, "zero1")
-    _, losses, names = delayed_runs(runs, "acco")
-    words = "two halves of a micro-batch each"
-    rows.append(searched(runs, "acco", words, ("zero1", zero1[1]), losses, (names[1], zero1[2][1])))
+        seeds = MORE if interval == INTERVAL else FEW
+        losses = search.losses(0, interval, seeds), rising.losses(seeds)
+        extra = f"{outer} {rise}".strip()
+        names = f"{search.of(0, interval, extra, rate)[0]}-seed1", ddp
+        words = f"H = {interval}, none synchronous, `{extra}`"
+        rows.append(searched(runs, "edit", words, (rate, base), losses, f"ddp, `{LONG_RISE}`", names))
+    zero1, acco = delayed_runs(runs, "zero1"), delayed_runs(runs, "acco")
+    rates, losses, names = zip(acco, zero1)
+    words = "as many micro-batches in an update as zero1"
+    rows.append(searched(runs, "acco", words, rates, losses, "zero1", [one[1] for one in names]))
     return rows + tables.compared(report, ("post-local-sgd", "a-edit", "streaming-diloco", "co2"))
 
 

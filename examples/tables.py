@@ -405,19 +405,21 @@ def figures(found):
 
 def compared(report, names, base="ddp"):
     """Returns rows of `expect` for these methods of compare.py's report.csv."""
-    chosen, rows = {entry: seeds for (entry, _), seeds in with_all_seeds(report).items()}, []
+    chosen, rows = {entry: (float(rate), seeds) for (entry, rate), seeds in with_all_seeds(report).items()}, []
     for name in names:
-        one = next(iter(chosen[name].values()))
+        rates, runs = zip(chosen[name], chosen[base])
+        one = next(iter(runs[0].values()))
         words = f"{100 * synchronous_steps(one['flags']) // int(one['steps'])} % synchronous"
-        sent = [statistics.mean(values(chosen[key], "bytes_per_token").values()) for key in (name, base)]
+        sent = [statistics.mean(values(seeds, "bytes_per_token").values()) for seeds in runs]
         rows.append(
             {
                 "method": name,
                 "settings": words if name == "a-edit" else f"H = 16, {words}",
                 "params": int(one["params"]),
                 "against": base,
-                "rates": "best of three on one of these seeds",
-                "loss": tuple(values(chosen[key], "val_loss") for key in (name, base)),
+                "rates": rates,
+                "chosen": "on one of these seeds",
+                "loss": [values(seeds, "val_loss") for seeds in runs],
                 "bytes": sent[0] / sent[1],
             }
         )
@@ -426,10 +428,11 @@ def compared(report, names, base="ddp"):
 
 def expect(rows):
     """Makes the table of losses. A row is a dictionary with the keys of `compared`."""
-    found = [["method", "settings", "parameters", "learning rates", "seeds", "against", "loss [95 %]", "bytes"]]
+    found = [["method", "settings", "parameters", "against", "lr, the baseline's", "chosen", "seeds", "loss [95 %]", "bytes"]]
     for row in rows:
         own, base = row["loss"]
-        cells = [row["method"], row["settings"], f"{row['params']:,}", row["rates"], str(len(own)), row["against"]]
+        rates = ", ".join(f"{rate:g}" for rate in row["rates"])
+        cells = [row["method"], row["settings"], f"{row['params']:,}", row["against"], rates, row["chosen"], str(len(own))]
         found.append([*cells, difference(own, base), f"{100 * row['bytes']:.1f} %"])
     return found
 

@@ -154,7 +154,8 @@ class Tuning(unittest.TestCase):
         report += [run("co2", "1", 1, "2.2", "2"), run("co2", "1", 2, "2.2", "2")]
         rows = tables.expect(tables.compared(report, ["co2"]))
         self.assertEqual(rows[1][:3], ["co2", "H = 16, 25 % synchronous", "80,112"])
-        self.assertEqual(rows[1][4:], ["2", "ddp", "+10.00 % [+10.00, +10.00]", "25.0 %"])
+        self.assertEqual(rows[1][3:5], ["ddp", "1, 1"])
+        self.assertEqual(rows[1][6:], ["2", "+10.00 % [+10.00, +10.00]", "25.0 %"])
 
     def test_steps_over_a_link_are_told_by_load(self):
         runs_of = [("edit", "4", "70"), ("edit", "1", "60"), ("edit", "1", "64")]
