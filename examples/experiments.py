@@ -14,8 +14,8 @@ one number of steps.
 
   keep         makes no runs: copies the inputs of the tables of finished runs to
                examples/results
-  page         makes no runs: writes the tables of that copy to docs/experiments.md, and the table of
-               README.md that is made of them
+  page         makes no runs: writes the tables of that copy to docs/experiments.md, and the tables of
+               README.md and docs/choose.md that are made of them
 
 Each run leaves RUN.json, RUN.jsonl and RUN.flags in --out, and is not made again while RUN.flags has
 the same flags. A table OUT/TABLE.md has the complete rows. Times are meaningful on a quiet machine
@@ -407,6 +407,52 @@ def updates_to_a_loss(runs):
     return tables.updates_to_a_loss(curves)
 
 
+# ---- docs/choose.md --------------------------------------------------------------------
+
+
+def searched(runs, method, settings, rates, losses, against, names):
+    """Returns a row of tables.expect, with rates that were searched on TUNING_SEED. rates, losses ({seed: loss}) and names (of a run) are those
+    of the method and of its baseline."""
+    own, base = (runs.summary(name) for name in names)
+    return {
+        "method": method,
+        "settings": settings,
+        "params": own["params"],
+        "against": against,
+        "rates": rates,
+        "chosen": "on another seed",
+        "loss": losses,
+        "bytes": own["bytes_sent_sync"] / own["tokens"] / base["bytes_sent_sync"] * base["tokens"],
+    }
+
+
+def expected(runs, report):
+    """Returns the rows of the table of docs/choose.md: what each method loses and sends, beside a synchronous one that is tuned alike. Rows
+    of other models go below these. report are the rows of compare.py's report.csv."""
+    made, rising, rows = Quality(runs), LongRise(runs), []
+    search, ddp = Search(runs, made.rate(0)), f"ddp-lr{made.ddp_rate:g}-seed1"
+    for method, seeds in (("edit", MORE), ("diloco", FEW)):
+        warmup = WARMUPS[-1]
+        losses = made.local(method, warmup, INTERVAL, seeds), made.ddp(seeds)
+        words = f"H = {INTERVAL}, {100 * warmup // STEPS} % synchronous"
+        names = f"{made.name(method, warmup, INTERVAL)}-seed1", ddp
+        rows.append(searched(runs, method, words, (made.rate(warmup), made.ddp_rate), losses, "ddp", names))
+    outer, rate, rise = search.best
+    base = min(rising.inner, key=rising.inner.get)
+    for interval in INTERVALS:
+        seeds = MORE if interval == INTERVAL else FEW
+        losses = search.losses(0, interval, seeds), rising.losses(seeds)
+        extra = f"{outer} {rise}".strip()
+        names = f"{search.of(0, interval, extra, rate)[0]}-seed1", ddp
+        words = f"H = {interval}, none synchronous, `{extra}`"
+        rows.append(searched(runs, "edit", words, (rate, base), losses, f"ddp, `{LONG_RISE}`", names))
+    zero1, acco = delayed_runs(runs, "zero1"), delayed_runs(runs, "acco")
+    rates, losses, names = zip(acco, zero1)
+    words = "as many micro-batches in an update as zero1"
+    rows.append(searched(runs, "acco", words, rates, losses, "zero1", [one[1] for one in names]))
+    return rows + tables.compared(report, ("post-local-sgd", "a-edit", "streaming-diloco", "co2"))
+
+
 # ---- The command ---------------------------------------------------------------------
 
 EXPERIMENTS = {
@@ -417,7 +463,8 @@ EXPERIMENTS = {
     "intervals": intervals,
     "ratio": ratio,
 }
-RESULTS, PAGES = TOP / "examples/results", (TOP / "docs/experiments.md", TOP / "README.md")
+RESULTS = TOP / "examples/results"
+PAGES = (TOP / "docs/experiments.md", TOP / "docs/choose.md", TOP / "README.md")
 REPORT = TOP / "examples/report.csv"  # the table of compare.sh
 TABLE = re.compile(r"(<!-- table (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -430,6 +477,8 @@ def kept_tables(folder=RESULTS):
         found |= make(runs)
     if folder == RESULTS:  # a copy of a test may lack experiments
         found["figures"] = tables.figures(found)
+        found["expect"] = tables.expect(expected(runs, rows_of(REPORT)))
+        found["links"] = tables.links(rows_of(RESULTS / "links.csv"))
     return {name: tables.markdown(rows) for name, rows in found.items()}
 
 

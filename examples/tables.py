@@ -243,19 +243,25 @@ def synchronous_steps(flags):
     return 0
 
 
-def methods(runs, base="ddp"):
-    """Shows, for each method, the learning rate that was run with all seeds. The smallest loss comes
-    first. runs are the rows of compare.py's report.csv."""
+def with_all_seeds(runs):
+    """Returns {(method, learning rate): {seed: row}} for the rates that were run with all seeds. runs are the rows of compare.py's
+    report.csv."""
     by_rate = {}
     for run in runs:
         if run["status"] == "done":
             by_rate.setdefault((run["entry"], run["lr"]), {})[run["seed"]] = run
     most = max(len(seeds) for seeds in by_rate.values())
-    chosen = {key: seeds for key, seeds in by_rate.items() if len(seeds) == most}
+    return {key: seeds for key, seeds in by_rate.items() if len(seeds) == most}
 
-    def values(seeds, name):
-        return {seed: float(run[name]) for seed, run in seeds.items()}
 
+def values(seeds, name):
+    return {seed: float(run[name]) for seed, run in seeds.items()}
+
+
+def methods(runs, base="ddp"):
+    """Shows, for each method, the learning rate that was run with all seeds. The smallest loss comes
+    first. runs are the rows of compare.py's report.csv."""
+    chosen = with_all_seeds(runs)
     losses = {key: values(seeds, "val_loss") for key, seeds in chosen.items()}
     of_base = next(own for (entry, _), own in losses.items() if entry == base)
     rows = [["method", "synchronous steps", "lr", "validation loss", f"against {base} [95 %]"]]
@@ -392,3 +398,50 @@ def figures(found):
         ["ACCO against ZeRO-1: updates a second, if an exchange takes as long as a micro-batch", cell("ratio", speed, "1")],
         ["the same, if it takes four times as long: ACCO is the slower one", cell("ratio", speed, "4")],
     ]
+
+
+# ---- docs/choose.md ------------------------------------------------------------------
+
+
+def compared(report, names, base="ddp"):
+    """Returns rows of `expect` for these methods of compare.py's report.csv."""
+    chosen, rows = {entry: (float(rate), seeds) for (entry, rate), seeds in with_all_seeds(report).items()}, []
+    for name in names:
+        rates, runs = zip(chosen[name], chosen[base])
+        one = next(iter(runs[0].values()))
+        words = f"{100 * synchronous_steps(one['flags']) // int(one['steps'])} % synchronous"
+        sent = [statistics.mean(values(seeds, "bytes_per_token").values()) for seeds in runs]
+        rows.append(
+            {
+                "method": name,
+                "settings": words if name == "a-edit" else f"H = 16, {words}",
+                "params": int(one["params"]),
+                "against": base,
+                "rates": rates,
+                "chosen": "on one of these seeds",
+                "loss": [values(seeds, "val_loss") for seeds in runs],
+                "bytes": sent[0] / sent[1],
+            }
+        )
+    return rows
+
+
+def expect(rows):
+    """Makes the table of losses. A row is a dictionary with the keys of `compared`."""
+    found = [["method", "settings", "parameters", "against", "lr, the baseline's", "chosen", "seeds", "loss [95 %]", "bytes"]]
+    for row in rows:
+        own, base = row["loss"]
+        rates = ", ".join(f"{rate:g}" for rate in row["rates"])
+        cells = [row["method"], row["settings"], f"{row['params']:,}", row["against"], rates, row["chosen"], str(len(own))]
+        found.append([*cells, difference(own, base), f"{100 * row['bytes']:.1f} %"])
+    return found
+
+
+def links(runs):
+    """runs are the rows of links.csv: the milliseconds of a step of each method, load and pass."""
+    times = {}
+    for run in runs:
+        times.setdefault(run["method"], {}).setdefault(int(run["load"]), []).append(float(run["step_ms"]))
+    loads = sorted({load for row in times.values() for load in row})
+    rows = [["method"] + [f"load {load}" for load in loads]]
+    return rows + [[method] + [from_to(row[load], 0) for load in loads] for method, row in times.items()]

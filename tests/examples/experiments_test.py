@@ -145,6 +145,23 @@ class Tables(unittest.TestCase):
         self.assertEqual(tables.updates_to_a_loss({"a": {}, "b": {}}), {})
 
 class Tuning(unittest.TestCase):
+    def test_expected_losses_and_bytes_are_those_of_the_baseline_of_a_row(self):
+        def run(entry, lr, seed, loss, sent):
+            row = {"entry": entry, "lr": lr, "seed": seed, "status": "done", "val_loss": loss, "bytes_per_token": sent}
+            return {**row, "steps": "768", "params": "80112", "flags": "--local-sgd-warmup-steps 192"}
+
+        report = [run("ddp", "1", 1, "2.0", "8"), run("ddp", "1", 2, "2.0", "8"), run("ddp", "2", 1, "1.0", "8")]
+        report += [run("co2", "1", 1, "2.2", "2"), run("co2", "1", 2, "2.2", "2")]
+        rows = tables.expect(tables.compared(report, ["co2"]))
+        self.assertEqual(rows[1][:3], ["co2", "H = 16, 25 % synchronous", "80,112"])
+        self.assertEqual(rows[1][3:5], ["ddp", "1, 1"])
+        self.assertEqual(rows[1][6:], ["2", "+10.00 % [+10.00, +10.00]", "25.0 %"])
+
+    def test_steps_over_a_link_are_told_by_load(self):
+        runs_of = [("edit", "4", "70"), ("edit", "1", "60"), ("edit", "1", "64")]
+        rows = tables.links([{"method": method, "load": load, "step_ms": ms} for method, load, ms in runs_of])
+        self.assertEqual(rows, [["method", "load 1", "load 4"], ["edit", "62 (60 to 64)", "70"]])
+
     def test_rates_are_tried_until_the_best_is_not_the_last_on_its_side(self):
         for best, tried in ((2, 3), (1, 4), (0, 4), (3, 4), (4, 4)):
             losses = experiments.tuned(lambda rate: abs(RATES.index(rate) - best))
