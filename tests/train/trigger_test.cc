@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <memory>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "lib/base/log.h"
 #include "tests/support/ranks.h"
 
 namespace entrain {
@@ -92,6 +94,33 @@ TEST(TimeTrigger, FiresWhenTheIntervalIsOverAndAgainWhenItIsAfterMeeting) {
   clock.Advance(100);
   EXPECT_FALSE(*trigger.Due({.step = 3, .last_sync_step = 3})) << "twice at one step";
   EXPECT_TRUE(*trigger.Due({.step = 4, .last_sync_step = 3}));
+}
+
+TEST(TimeTrigger, WarnsOnceIfExchangesTakeTheWholeInterval) {
+  std::vector<std::string> lines;
+  SetLogSink([](int32_t, const char* line,
+                void* to) { static_cast<std::vector<std::string>*>(to)->emplace_back(line); },
+             &lines);
+  FakeClock clock;
+  const EditOptions options = ByTime(&clock, 0, 0.2);
+  TimeTrigger trigger(options, nullptr);
+  const auto exchange_after = [&](int64_t steps, int64_t* step) {
+    trigger.Met();
+    clock.Advance(kSecond);  // the exchange
+    EXPECT_TRUE(*trigger.Due({.step = *step + steps, .last_sync_step = *step}));
+    *step += steps;
+  };
+  int64_t step = 0;
+  for (int i = 0; i < 30; ++i) {
+    exchange_after(i % 7 == 0 ? 2 : 1, &step);  // at times a step is quick
+  }
+  EXPECT_EQ(lines.size(), 0u);
+  for (int i = 0; i < 30; ++i) {
+    exchange_after(1, &step);
+  }
+  SetLogSink(nullptr, nullptr);
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_THAT(lines[0], testing::HasSubstr("longer than local_sgd_sync_time, 0.2 s"));
 }
 
 // Only the first rank's clock counts, and all ranks learn of its time at the same step. The clocks

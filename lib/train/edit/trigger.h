@@ -110,11 +110,15 @@ class TimeTrigger final : public SyncTrigger {
  private:
   // Returns true if `yes` was true on all ranks at the last forward pass.
   absl::StatusOr<bool> Agree(bool yes);
+  // Warns once if many exchanges in turn were due after one step: tau is then shorter than an
+  // exchange, whose time counts (Met), and local steps are never made.
+  void WarnIfTooShort(const StepInfo& info, int64_t interval_ns);
 
   const EditOptions options_;
   const bool first_;  // this is the replica's first rank
   ReplicaAgreement agreement_;
   int64_t start_ns_ = 0;
+  int after_one_step_ = 0;  // the number of exchanges in turn that were due after one step
 };
 
 }  // namespace entrain
