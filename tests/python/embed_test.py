@@ -313,3 +313,28 @@ def test_pipeline_stages(prefetch):
     else:
         with pytest.raises(entrain.Error):
             ranks(4, body, timeout=4)
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_a_tensor_of_two_stages(alike):
+    """Copies on two stages stay equal if they have the same layer number: weights and clip factors are per number."""
+    def body(comm):
+        stage, replica = comm.rank % 2, comm.rank // 2
+        layers = arrays([4, 4])
+        tied = 0 if alike else stage  # its number on this stage
+
+        def train(edit):
+            for _ in range(7):
+                edit.begin_forward()
+                edit.wait_layer(0), edit.wait_layer(1)
+                layers[tied] += 1 + replica
+                layers[1 - tied] += (5 - stage) * (1 + 9 * replica)
+                edit.end_step()
+            edit.request_sync()
+            edit.begin_forward()
+            edit.wait_layer(0), edit.wait_layer(1)
+            return layers[tied].tobytes()
+
+        return embedded(comm, [4, 4], layers, train, mesh=dict(pipeline=2), preset="edit", prefetch=2)
+
+    assert len(set(ranks(4, body))) == (1 if alike else 2)
