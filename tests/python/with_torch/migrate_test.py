@@ -24,7 +24,7 @@ def mse_loss(*arguments):
     elif rank == "1" and calls == 30:
         os.kill(os.getpid(), signal.SIGKILL)
     elif calls > 30 and not os.path.exists(back):
-        time.sleep(0.3)
+        time.sleep(0.3)  # the run would end before the process is back
     return compute(*arguments)
 torch.nn.functional.mse_loss = mse_loss
 runpy.run_path(program, run_name="__main__")
