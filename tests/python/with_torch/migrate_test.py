@@ -54,10 +54,10 @@ def test_opendiloco():
 
 @pytest.mark.parametrize("name", ["torchft", "pccl"])
 def test_a_process_dies_and_comes_back(name, tmp_path):
-    text = run(["-c", DEATH, ROOT / f"examples/migrate/from_{name}.py", tmp_path / "back"], 3, "--elastic")
+    text = run(["-c", DEATH, ROOT / f"examples/migrate/from_{name}.py", tmp_path / "back"], 2, "--elastic")
     assert os.path.exists(tmp_path / "back") and "signal 9" in text, text
-    ends = re.findall(r"of 3: loss ([\d.]+), (step|generation) (\d+), norm ([\d.]+)", text)
-    assert len(ends) == 3 and len({row[1:] for row in ends}) == 1 and max(float(row[0]) for row in ends) < 0.2, text
+    ends = re.findall(r"of 2: loss ([\d.]+), (step|generation) (\d+), norm ([\d.]+)", text)
+    assert len(ends) == 2 and len({row[1:] for row in ends}) == 1 and max(float(row[0]) for row in ends) < 0.2, text
     if name == "torchft":
         begins = [int(step) for step in re.findall(r"replica 1, process \d+, begins at step (\d+) of 400", text)]
         assert ends[0][2] == "400" and len(begins) == 2 and begins[0] == 0 < 20 <= begins[1] < 400, text
