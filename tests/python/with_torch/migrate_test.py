@@ -33,7 +33,7 @@ runpy.run_path(program, run_name="__main__")
 
 def run(command, size, *flags, environment=None):
     command = [RUN, *flags, "-n", str(size), "--", sys.executable, *map(str, command)]
-    return finish(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment), 150)
+    return finish(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment), 240)
 
 
 @pytest.mark.parametrize("name, size, replicas, syncs", [("ddp", 2, 2, 17), ("fsdp2", 4, 2, 11), ("atorch", 2, 2, 17)])
@@ -55,7 +55,7 @@ def test_opendiloco():
 @pytest.mark.parametrize("name", ["torchft", "pccl"])
 def test_a_process_dies_and_comes_back(name, tmp_path):
     text = run(["-c", DEATH, ROOT / f"examples/migrate/from_{name}.py", tmp_path / "back"], 2, "--elastic")
-    assert os.path.exists(tmp_path / "back") and "signal 9" in text, text
+    assert os.path.exists(tmp_path / "back") and "was killed by SIGKILL" in text and "did not take in" not in text, text
     ends = re.findall(r"of 2: loss ([\d.]+), (step|generation) (\d+), norm ([\d.]+)", text)
     assert len(ends) == 2 and len({row[1:] for row in ends}) == 1 and max(float(row[0]) for row in ends) < 0.2, text
     if name == "torchft":
