@@ -24,7 +24,7 @@ _COLUMNS = f"{'RANK':>5} {'PID':>8}  {'CALLS/S':>9} {'MB/S':>9}  {'STATE':10} {'
 class Line:
     """A process in the picture."""
 
-    world: str
+    job: str  # the identity of the process's first communicator
     rank: int
     pid: int
     calls_s: float
@@ -49,20 +49,30 @@ class Top:
         now = time.monotonic()
         dumps = {pid: dump for pid, dump in answers.items() if dump is not None and dump["communicators"]}
         lines = [self._line(pid, dump, now) for pid, dump in dumps.items()]
-        for pid in (pid for pid, dump in answers.items() if dump is None):
-            known = self._last.get(pid)
-            comm = known[1]["communicators"][0] if known is not None else None
-            world, rank = (comm["world"], comm["rank"]) if comm is not None else _place_of(pid, dumps.values())
-            lines.append(Line(world, rank, pid, 0, 0, "no answer", 0 if known is None else now - known[0], _process_state(pid)))
+        lines += [self._silent(pid, dumps.values(), now) for pid, dump in answers.items() if dump is None]
         self._last.update((pid, (now, dump)) for pid, dump in dumps.items())
-        lines.sort(key=lambda line: (line.world, line.rank, line.pid))
-        picture = [f"entrain-top  {time.strftime('%H:%M:%S')}  {len(lines)} processes, {sum(line.state == 'waits' for line in lines)} wait",
-                   "", _COLUMNS]
-        for line in lines:
-            seconds = f"{line.seconds:.1f} s" if line.seconds else ""
-            rank = "?" if line.rank < 0 else str(line.rank)
-            picture.append(f"{rank:>5} {line.pid:>8}  {line.calls_s:9.1f} {line.mb_s:9.2f}  {line.state:10} {seconds:>8}  {line.text}".rstrip())
-        return picture + [""] + _blocked(dumps, {line.pid for line in lines if line.state == "no answer"})
+        picture = [f"entrain-top  {time.strftime('%H:%M:%S')}  {len(lines)} processes, {sum(line.state == 'waits' for line in lines)} wait"]
+        for job in sorted({line.job for line in lines}):
+            picture += ["", _COLUMNS]
+            for line in sorted((line for line in lines if line.job == job), key=lambda line: (line.rank, line.pid)):
+                seconds = f"{line.seconds:.1f} s" if line.seconds else ""
+                rank = "?" if line.rank < 0 else str(line.rank)
+                picture.append(f"{rank:>5} {line.pid:>8}  {line.calls_s:9.1f} {line.mb_s:9.2f}  {line.state:10} {seconds:>8}  {line.text}".rstrip())
+            picture += _blocked({pid: dump for pid, dump in dumps.items() if dump["communicators"][0]["id"] == job})
+        return picture
+
+    def _silent(self, pid: int, dumps: Iterable[Dict[str, Any]], now: float) -> Line:
+        """Returns the line of a process that does not answer."""
+        if pid in self._last:
+            then, dump = self._last[pid]
+            first = dump["communicators"][0]
+            return Line(first["id"], first["rank"], pid, 0, 0, "no answer", now - then, _process_state(pid))
+        for dump in dumps:
+            first = dump["communicators"][0]
+            for member in first["members"]:
+                if member["address"].endswith(f"pid {pid}"):
+                    return Line(first["id"], member["world_rank"], pid, 0, 0, "no answer", 0, _process_state(pid))
+        return Line("", -1, pid, 0, 0, "no answer", 0, _process_state(pid))
 
     def _line(self, pid: int, dump: Dict[str, Any], now: float) -> Line:
         first = dump["communicators"][0]
@@ -75,12 +85,12 @@ class Top:
         ended = next((comm for comm in dump["communicators"] if comm["ended"] is not None), None)
         if not open_calls:
             state, text = ("ended", f"{ended['name']}: {ended['ended']['message']}") if ended is not None else ("computes", "")
-            return Line(first["world"], first["rank"], pid, calls_s, mb_s, state, 0, text)
+            return Line(first["id"], first["rank"], pid, calls_s, mb_s, state, 0, text)
         seconds, comm, call = max(open_calls, key=lambda found: found[0])
         waits = sorted({_world_rank(comm, rank) for rank in (call["receives_from"] or call["sends_to"])})
         state = "reduces" if call["state"] == "reducing" else "waits" if waits else call["state"]
         text = f"{_name(call)} of {comm['name']}" + (f": {_ranks(waits)}" if waits else "")
-        return Line(first["world"], first["rank"], pid, calls_s, mb_s, state, seconds, text)
+        return Line(first["id"], first["rank"], pid, calls_s, mb_s, state, seconds, text)
 
 
 def _ask(pid: int) -> Optional[Dict[str, Any]]:
@@ -124,16 +134,6 @@ def _ranks(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
-def _place_of(pid: int, dumps: Any) -> Tuple[str, int]:
-    """Returns the world and the rank of a process, as other ranks know it; rank -1: they do not."""
-    for dump in dumps:
-        for comm in dump["communicators"]:
-            for member in comm["members"]:
-                if member["address"].endswith(f"pid {pid}"):
-                    return comm["world"], member["world_rank"]
-    return "", -1
-
-
 def _process_state(pid: int) -> str:
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
@@ -143,24 +143,25 @@ def _process_state(pid: int) -> str:
     return "it is stopped (SIGSTOP, a debugger)" if letter in "Tt" else f"its process is in state {letter}"
 
 
-def _blocked(dumps: Dict[int, Dict[str, Any]], silent: "set[int]") -> List[str]:
-    """Returns a line for each collective that is under way for a second: the ranks in it, and those that have not started it."""
-    lines = []
-    by_comm: Dict[str, Dict[int, Dict[str, Any]]] = {}
-    for dump in dumps.values():
+def _blocked(dumps: Dict[int, Dict[str, Any]]) -> List[str]:
+    """Returns a line for each collective of a job that is under way for a second: the ranks that have not started it, or do not answer."""
+    by_comm: Dict[str, Dict[int, Tuple[int, Dict[str, Any]]]] = {}
+    for pid, dump in dumps.items():
         for comm in dump["communicators"]:
-            by_comm.setdefault(comm["id"], {})[comm["rank"]] = comm
+            by_comm.setdefault(comm["id"], {})[comm["rank"]] = pid, comm
+    lines = []
     for ranks in by_comm.values():
-        comm = next(iter(ranks.values()))
-        calls = {(call["tag"], call["number"]): call for one in ranks.values() for call in one["calls"]
+        _, comm = next(iter(ranks.values()))
+        calls = {(call["tag"], call["number"]): call for _, one in ranks.values() for call in one["calls"]
                  if _is_open(call) and call["peer"] is None and call["number"] is not None and (call["started_s_ago"] or 0) >= 1}
         for (tag, number), call in sorted(calls.items(), key=lambda found: -found[1]["started_s_ago"]):
-            absent = [rank for rank in range(len(comm["members"])) if rank in ranks and _started(ranks[rank], tag) < number]
-            unknown = [rank for rank in range(len(comm["members"])) if rank not in ranks]
-            parts = [f"has not started it: {_ranks([_world_rank(comm, rank) for rank in absent])}"] if absent else []
-            parts += [f"no answer: {_ranks([_world_rank(comm, rank) for rank in unknown])}"] if unknown else []
+            absent = [f"rank {_world_rank(comm, rank)} (process {ranks[rank][0]})" for rank in sorted(ranks)
+                      if _started(ranks[rank][1], tag) < number]
+            unknown = [f"rank {_world_rank(comm, rank)}" for rank in range(len(comm["members"])) if rank not in ranks]
+            parts = [f"not started by {', '.join(absent)}"] if absent else []
+            parts += [f"no answer of {', '.join(unknown)}"] if unknown else []
             if parts:
-                lines.append(f"{_name(call)} of {comm['name']}, for {call['started_s_ago']:.1f} s; {'; '.join(parts)}")
+                lines.append(f"  {_name(call)} of {comm['name']}, {call['started_s_ago']:.1f} s: {'; '.join(parts)}")
     return lines
 
 

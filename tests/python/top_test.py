@@ -41,7 +41,7 @@ def late_job(folder):
             if found:
                 pids[int(found[1])] = int(found[2])
         top, end = Top(pids.values()), time.monotonic() + 30
-        while not any("has not started it: rank 2" in line for line in top.look()):
+        while not any("not started by rank 2 (" in line for line in top.look()):
             assert time.monotonic() < end, "\n".join(top.look())
             time.sleep(0.05)
         yield [pids[rank] for rank in range(4)]
@@ -94,7 +94,7 @@ class Terminal:
 def test_it_names_the_rank_for_which_others_wait_and_ends_at_q(tmp_path):
     with late_job(tmp_path) as pids:
         top = Terminal(sys.executable, "-m", "entrain.top", "--interval", "0.3", *map(str, pids))
-        top.until(r"all_reduce #\d+ of world, for [\d.]+ s; has not started it: rank 2")
+        top.until(r"all_reduce #\d+ of world, [\d.]+ s: not started by rank 2 \(process \d+\)")
         for rank, pid in enumerate(pids):
             assert re.search(rf" {rank} +{pid} ", top.shown), (rank, pid, top.shown)
         assert len(re.findall(r"waits +[\d.]+ s +all_reduce #\d+ of world: rank 2\b", top.shown)) == 3, top.shown
@@ -125,7 +125,7 @@ def test_a_stopped_rank_is_named_without_a_terminal(tmp_path):
         finally:
             os.kill(pids[1], signal.SIGCONT)
         assert re.search(rf" 1 +{pids[1]} .*no answer +it is stopped", found), found
-        assert "no answer: rank 1" in found and "has not started it: rank 2" in found
+        assert f"not started by rank 2 (process {pids[2]}); no answer of rank 1\n" in found, found
 
 
 def test_without_a_terminal_it_says_what_to_do():
