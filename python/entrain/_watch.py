@@ -19,10 +19,12 @@ def end(observer: "Observer") -> None:
         del _observers[thread]
 
 
-def observer() -> "Optional[Observer]":
-    """Returns the observer of this thread. A process with one observer has it on all threads, because PyTorch runs backward passes on
-    threads of its own."""
+def observer(*, of_backward: bool = False) -> "Optional[Observer]":
+    """Returns the observer of this thread. of_backward: on a thread that PyTorch has started, for a backward pass on a device, that of the
+    process, if there is one alone."""
     if not _observers:
         return None
     found = _observers.get(threading.get_ident())
-    return found if found is not None or len(_observers) > 1 else next(iter(_observers.values()))
+    if found is None and of_backward and len(_observers) == 1 and threading.current_thread().name.startswith("Dummy-"):
+        return next(iter(_observers.values()))
+    return found

@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import http.server
 import json
+import logging
 import math
 import os
 import threading
@@ -139,7 +140,6 @@ class Observer:
         self._comms: Dict[str, Comm] = {}
         self._layers: List[str] = []
         self._waits: Dict[Tuple[str, str], float] = {}
-        self._timed: Dict[Tuple[str, str], List[float]] = {}
         self._lock = threading.Lock()
         self._metrics = Metrics(most)
         self._written = -math.inf
@@ -155,8 +155,12 @@ class Observer:
         #: The port of `address`, or None.
         self.port: Optional[int] = None if self._server is None else self._server.server_address[1]
         _watch.begin(self)
-        for one in objects:
-            self.add(one)
+        try:
+            for one in objects:
+                self.add(one)
+        except BaseException:
+            self.close()
+            raise
 
     # ---- what is observed --------------------------------------------------------------------------------------------------
 
@@ -227,7 +231,7 @@ class Observer:
         for (operation, layer), seconds in self._waits.items():
             metrics.put("wait_seconds_total", seconds, operation=operation, layer=layer)
         metrics.put("updated_timestamp_seconds", time.time())
-        self._put_comms(metrics)
+        metrics.values.update(self._comm_values())
         with self._lock:
             self._metrics = metrics
         if self._writer is not None:
@@ -235,7 +239,8 @@ class Observer:
                 self._writer.add_scalar("/".join(["entrain", name, *(text for _, text in labels)]), value, step or 0)
         if self._textfile is not None and (self._closed or time.monotonic() - self._written >= self._every):
             self._written = time.monotonic()
-            write(self._textfile.format(rank=self.rank), self.text())
+            with _only_warned(self._textfile):
+                write(self._textfile.format(rank=self.rank), self.text())
 
     def _put_layers(self, metrics: Metrics, one: Any) -> None:
         for index, layer in enumerate(getattr(one, "layer_names", ())):
@@ -245,26 +250,30 @@ class Observer:
                 metrics.put("layer_weight", weights[one.replica], layer=layer)
                 metrics.put("layer_clip_factor", factor, layer=layer)
 
-    def _put_comms(self, metrics: Metrics) -> None:
+    def _comm_values(self) -> Dict[Tuple[str, Labels], float]:
+        """Returns the values of the communicators as they are now, of a closed one the last."""
+        now = Metrics(self._most)
         for name, comm in self._comms.items():
             with contextlib.suppress(Error):
                 stats = comm.stats()
-                metrics.put("communicator_calls_total", stats.calls, communicator=name)
-                metrics.put("communicator_sent_bytes_total", stats.bytes_sent, communicator=name)
-                metrics.put("communicator_received_bytes_total", stats.bytes_received, communicator=name)
-                metrics.put("communicator_generation", comm.generation, communicator=name)
+                now.put("communicator_calls_total", stats.calls, communicator=name)
+                now.put("communicator_sent_bytes_total", stats.bytes_sent, communicator=name)
+                now.put("communicator_received_bytes_total", stats.bytes_received, communicator=name)
+                now.put("communicator_generation", comm.generation, communicator=name)
                 states = [member.state for member in comm.members()]
                 for state in ("alive", "lost", "left"):
-                    metrics.put("communicator_ranks", states.count(state), communicator=name, state=state)
+                    now.put("communicator_ranks", states.count(state), communicator=name, state=state)
+        with self._lock:
+            last = {key: value for key, value in self._metrics.values.items() if key[0].startswith("communicator_")}
+        return {**last, **now.values}
 
     def text(self) -> str:
         """Returns the metrics in Prometheus's text format: those of communicators as they are now, the others as the training thread
         last told them. Any thread."""
+        values = self._comm_values()
+        now = Metrics()
         with self._lock:
-            metrics = self._metrics
-        now = Metrics(self._most)
-        now.values = dict(metrics.values)
-        self._put_comms(now)
+            now.values = {**self._metrics.values, **values}
         labels = {"rank": self.rank, "replica": self.replica}
         return now.text(**{name: str(number) for name, number in labels.items() if number is not None})
 
@@ -294,7 +303,8 @@ class Observer:
         """Must be called after each step of a trace."""
         if self._trace is None or self._calls is None:
             return
-        self._calls.read()
+        with contextlib.suppress(OSError):  # it has not answered in time
+            self._calls.read()
         self._trace_steps -= 1
         if self._trace_steps <= 0:
             self._end_trace()
@@ -303,7 +313,8 @@ class Observer:
         trace, self._trace = self._trace, None
         if trace is not None and self._calls is not None and self._trace_file is not None:
             trace.detach()
-            trace.save(self._trace_file.format(rank=self.rank), self.rank or 0, self.replica)
+            with _only_warned(self._trace_file):
+                trace.save(self._trace_file.format(rank=self.rank), self.rank or 0, self.replica)
             self._calls.keeps = False
 
     # ---- ending --------------------------------------------------------------------------------------------------------------
@@ -328,6 +339,15 @@ class Observer:
 
     def __exit__(self, *unused: object) -> None:
         self.close()
+
+
+@contextlib.contextmanager
+def _only_warned(path: str) -> Iterator[None]:
+    """A full disk is no reason for a run to end."""
+    try:
+        yield
+    except OSError as failure:
+        logging.getLogger("entrain").warning("Observer: %s cannot be written: %s", path, failure)
 
 
 class _Server(http.server.ThreadingHTTPServer):

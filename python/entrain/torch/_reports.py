@@ -20,7 +20,7 @@ Sink = Union[Any, Callable[[Dict[str, float], int], object]]
 
 def span(name: str, layer: str = "") -> Any:
     """A range in torch.profiler's results, and for entrain.observe a wait of this thread."""
-    observer = _watch.observer()
+    observer = _watch.observer(of_backward=True)
     profiled = record_function(f"entrain::{name}")
     return profiled if observer is None else _both(profiled, observer.range(name, layer, waits=True))
 

@@ -1,5 +1,6 @@
-"""Metrics: the text, its labels, the file and the port. tests/python/with_torch/observe_test.py has EDiT, ACCO and traces."""
+"""Metrics: the text, its labels, the file and the port. with_torch/traces_test.py has EDiT, ACCO and traces."""
 import socket
+import threading
 import urllib.error
 import urllib.request
 
@@ -8,6 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import entrain
+import entrain._watch
 from conftest import ranks
 from entrain.observe import Metrics, Observer
 
@@ -115,7 +117,19 @@ def test_calls_that_the_recorder_has_lost_are_counted():
     ranks(2, body)
 
 
+def test_a_file_that_cannot_be_written_does_not_end_the_run(tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+
+    def body(comm):
+        with Observer(comm, textfile=str(tmp_path / "file/metrics.prom"), every=0) as observer:
+            observer.update()
+            assert value(parsed(observer.text()), "entrain_communicator_generation", rank=0, communicator="world") == 0
+    ranks(1, body)
+    assert "file/metrics.prom cannot be written: " in caplog.text
+
+
 def test_what_it_does_not_know_is_refused():
+    before = threading.active_count()
     with pytest.raises(TypeError, match="3 is neither a Comm nor an EDiT or ACCO object"):
-        with Observer() as observer:
-            observer.add(3)
+        Observer(3, port=0)
+    assert threading.active_count() == before and entrain._watch.observer() is None
