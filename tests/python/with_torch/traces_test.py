@@ -192,6 +192,25 @@ def test_the_wait_for_a_late_rank_is_exposed(tmp_path):
     assert length(spans[1], cat="exposed") < longest["dur"]
 
 
+def test_a_trace_of_acco(tmp_path):
+    def body(comm):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(64, 128), nn.Linear(128, 64))
+        with Observer(trace=str(tmp_path / "{rank}.json"), trace_steps=5):  # installed rounds
+            acco = entrain.torch.ACCO(model, "adamw", comm=comm, limit=8)
+            while not acco.finished:
+                model(torch.randn(16, 64)).square().mean().backward()
+                acco.step(16)
+            assert not acco.model[0]._forward_hooks  # the trace is over
+            acco.close()
+    ranks(2, body)
+    for rank in range(2):
+        spans = [event for event in json.loads((tmp_path / f"{rank}.json").read_text())["traceEvents"] if event["ph"] == "X"]
+        assert {"forward 0", "forward 1", "backward 0", "backward 1", "install"} <= {event["name"] for event in spans}
+        assert sum(event["name"] == "install" for event in spans) == 6  # the first one only starts a round
+        assert {event["args"]["operation"] for event in spans if event["tid"] > 0} >= {"reduce_scatter", "all_gather"}
+
+
 def test_merging_begins_at_zero_and_keeps_names():
     one = {"traceEvents": [{"ph": "X", "ts": 5.0, "dur": 1.0}, {"ph": "M", "name": "process_name"}], "missed_calls": 2}
     two = {"traceEvents": [{"ph": "X", "ts": 3.0, "dur": 1.0}], "missed_calls": 1}
