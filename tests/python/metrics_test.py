@@ -1,4 +1,5 @@
 """Metrics: the text, its labels, the file and the port. with_torch/traces_test.py has EDiT, ACCO and traces."""
+import re
 import socket
 import threading
 import urllib.error
@@ -10,8 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import entrain
 import entrain._watch
-from conftest import ranks
-from entrain.observe import Metrics, Observer
+from conftest import ROOT, ranks
+from entrain.observe import _FIELDS, _HELP, Metrics, Observer
 
 
 def parsed(text):
@@ -126,6 +127,13 @@ def test_a_file_that_cannot_be_written_does_not_end_the_run(tmp_path, caplog):
             assert value(parsed(observer.text()), "entrain_communicator_generation", rank=0, communicator="world") == 0
     ranks(1, body)
     assert "file/metrics.prom cannot be written: " in caplog.text
+
+
+def test_the_page_has_every_metric():
+    tables = (ROOT / "docs/observe.md").read_text().split("| metrics `entrain_...` |")[1].split("\n\n")[0]
+    named = {name for row in tables.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    assert named == set(_HELP)
+    assert {name for name, _ in _FIELDS.values()} < set(_HELP)
 
 
 def test_what_it_does_not_know_is_refused():

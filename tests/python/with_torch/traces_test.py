@@ -1,6 +1,7 @@
 """Metrics and traces of EDiT and ACCO."""
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ from torch import nn
 
 import entrain
 import entrain.torch
-from conftest import ranks, script
+from conftest import ROOT, ranks, script
 from entrain.observe import Observer, merge
 
 EDIT = """
@@ -190,6 +191,20 @@ def test_the_wait_for_a_late_rank_is_exposed(tmp_path):
     assert longest["ts"] < late["ts"] + late["dur"] <= longest["ts"] + longest["dur"] + 20_000
     # The late rank itself has not waited for the other one.
     assert length(spans[1], cat="exposed") < longest["dur"]
+
+
+def test_the_program_of_the_page(tmp_path):
+    page = (ROOT / "docs/observe.md").read_text()
+    program = re.sub("^    ", "", page.split("\n\n    import torch", 1)[1].split("\n\nAn Observer", 1)[0], flags=re.M)
+    script("import torch" + program, size=2, cwd=tmp_path, timeout=120)
+    found = values((tmp_path / "metrics/entrain-1.prom").read_text())
+    assert value(found, "entrain_steps_total", rank=1, replica=1) == 18
+    table = subprocess.run([sys.executable, "-m", "entrain.observe", tmp_path / "traces/0.json", tmp_path / "traces/1.json"],
+                           stdout=subprocess.PIPE, text=True, check=True, timeout=60).stdout
+
+    def names(text):
+        return {(line[:22].strip(), line[22:46].strip()) for line in text.splitlines() if re.match(" +0 ", line)}
+    assert names(table) == names(re.sub("^    ", "", page.split("-o all.json\n")[1].split("       ...")[0] + "   0  all", flags=re.M))
 
 
 def test_a_trace_of_acco(tmp_path):
