@@ -63,13 +63,12 @@ def test_the_hang_is_found(tmp_path):
                 names[-1].write_bytes(dump.stdout)
             return subprocess.run([PERF, "--flight", *names], stdout=subprocess.PIPE, text=True, check=True, timeout=60).stdout
 
-        end = time.monotonic() + 60
-        text = page()
-        while "not started: ranks 2, 3" not in text or "receiving for" not in text.split("world/1:")[-1]:
+        # Of all that wait, directly or not, it names the one process that waits for nobody, once all the others have come so far.
+        end, text = time.monotonic() + 60, page()
+        while not re.search(r"receiving for .*: ranks 0, 1; receives from ranks 2, 3", text) or "receiving for" not in text.split("world/1:")[-1]:
             assert time.monotonic() < end, text
             time.sleep(0.1)
             text = page()
-        # Of all that wait, directly or not, it names the one process that waits for nobody.
         assert re.search(rf"^culprit: rank (1 of world/1|3 of world) \(.*pid {pids[3]}.*it has not called all_reduce #\d", text, re.M), text
         assert re.search(rf"culprit: rank 3 of world \(.*pid {pids[3]}", text), text
         top = subprocess.run([sys.executable, "-m", "entrain.top", "--once", "--interval", "1", *map(str, pids.values())],
@@ -127,6 +126,7 @@ def formulas():
             if len(cells := line.split("|")) == 5 and cells[3].strip().startswith("`")}
 
 
+@pytest.mark.skipif("LD_PRELOAD" in os.environ, reason="a sanitizer takes descriptors and memory of its own")
 @pytest.mark.parametrize("transports, size", [("", 2), ("", 4), ("", 8), ("", 16), ("shm", 8), ("tcp", 2), ("tcp", 8)])
 def test_capacity_is_what_the_formulas_say(transports, size):
     environment = {name: text for name, text in os.environ.items() if name != "ENTRAIN_TRANSPORTS"}
