@@ -192,7 +192,7 @@ class Trace:
 
     def _end_forward(self, training: bool) -> None:
         self.leave()
-        if training and not self._stack:
+        if training and (not self._stack or self._stack[-1][0] == "optimizer"):  # in the closure of a step
             self.enter("backward", "")
 
     def _gradient(self, layer: str) -> None:
@@ -210,6 +210,8 @@ class Trace:
         self.enter("optimizer", "")
 
     def _end_step(self, stepped: Callable[[], None]) -> None:
+        if self._stack and self._stack[-1][0] == "backward":  # of the closure, after which the optimizer computes
+            self._stack.pop()
         self.leave()
         stepped()
 
