@@ -165,6 +165,7 @@ example() {
 # libentrain.so of the wheel, and no other.
 python -c 'import entrain; print("wheel.sh: entrain", entrain.__version__, "from", entrain.__file__)'
 entrain-run --help >help || die "entrain-run does not start"
+entrain-top --help >help || die "entrain-top does not start"
 "$limit" 300 entrain-perf all_reduce -n 2 --transport shm,tcp --min-bytes 1K --max-bytes 16M || die "entrain-perf failed"
 "$limit" 300 python -m entrain.demo || die "the demo failed"
 example 2 01_all_reduce.py
