@@ -234,16 +234,17 @@ class Link:
         return latency, (self.n - 1) / self.n * data / self.rate
 
     def all_reduce(self, data: float) -> Tuple[float, float]:
+        """The same of an all_reduce: two halves, or one hop with more bytes, whose excess then counts as latency."""
         if self.n == 1:
             return 0.0, 0.0
         latency, wire = (2 * value for value in self.half(data))
-        direct = self._latency(1, self.n - 1), (self.n - 1) * data / self.rate
-        return direct if sum(direct) < latency + wire else (latency, wire)
+        direct = self._latency(1, self.n - 1) + (self.n - 1) * data / self.rate
+        return min(latency, direct - wire), wire
 
 
-def _across(job: Job, n: Optional[int] = None) -> Link:
+def _across(job: Job) -> Link:
     path = 16 * job.window / job.round_trip if job.round_trip >= _LONG else math.inf
-    return Link(job.replicas if n is None else n, min(job.rate * job.rate_share, path), job.round_trip, job.message)
+    return Link(job.replicas, min(job.rate * job.rate_share, path), job.round_trip, job.message)
 
 
 def _within(job: Job) -> Link:
@@ -301,16 +302,15 @@ def exchange(job: Job, method: Method, fragments: int = 1) -> Exchange:
     if link.n == 1:
         return Exchange(0.0, 0.0, 0.0)
     layers = max(1, round(job.layers / fragments))
-    shard = job.params / job.layers / job.shards
+    shard, form = job.params / job.layers / job.shards, method.wire or job.wire
     sent = _layer_bytes(job, method, link.n)
-    wire = sent / link.rate
-    latency = link.all_reduce(4 * shard)[0]
-    packing = 0.0 if (method.wire or job.wire) in ("f32", "bf16") else 2 * job.pack * shard
-    packing += job.sparsify * shard if method.density < 1 else 0.0
-    passes = (method.passes - 8) * shard / job.memory_rate
-    if (method.wire or job.wire) == "f32":
+    if form == "f32":
         latency, wire = link.all_reduce(4 * shard)
-    first = 8 * shard * layers / job.memory_rate + _meeting(job, link)
+    else:  # packed: an all-to-all and an all-gather
+        latency, wire = 2 * link.half(0)[0], sent / link.rate
+    packing = (2 * job.pack if form.startswith("int") else 0.0) * shard + (job.sparsify * shard if method.density < 1 else 0.0)
+    passes = (method.passes - 8) * shard / job.memory_rate
+    first = 8 * shard * layers / job.memory_rate + sum(link.half(link.n * (64 + 8 * layers)))  # norms, and the rendezvous
     one = latency + wire + packing + passes
     ahead = job.forward * job.step / job.micro_batches / job.layers
     busy = max(wire, packing, passes)
@@ -320,12 +320,7 @@ def exchange(job: Job, method: Method, fragments: int = 1) -> Exchange:
     else:
         stage = max(busy, one / 2)
         exposed = first + one + (layers - 1) * max(0.0, busy - ahead, (one - ahead) / 2)
-    return Exchange(exposed, first + one + (layers - 1) * stage, layers * sent + (link.n - 1) * (64 + 8 * job.layers))
-
-
-def _meeting(job: Job, link: Link) -> float:
-    """The rendezvous: the norms of all layers, an all-gather."""
-    return sum(link.half(link.n * (64 + 8 * job.layers)))
+    return Exchange(exposed, first + one + (layers - 1) * stage, layers * sent + (link.n - 1) * (64 + 8 * layers))
 
 
 def _waits(job: Job, steps: float, slack: float = 0.0) -> float:
@@ -360,21 +355,26 @@ def _round(job: Job) -> Tuple[float, float, float]:
     data = _width(job) * job.params
     inner, outer = _within(job), _across(job)
     near, far = inner.half(data), outer.half(data / job.shards)
-    steps = 28 * job.params / job.ranks / job.memory_rate + 12 * data / 4 / job.memory_rate
+    steps = (28 * job.params / job.ranks + 3 * data) / job.memory_rate
     seconds = 2 * (near[0] + far[0] + max(near[1], far[1])) + steps
     return seconds, 2 * far[1] * outer.rate, 2 * near[1] * inner.rate
 
 
+def _copies(job: Job) -> float:
+    """The passes of an install in the caller's thread: gradients to the round, a cleared accumulator, parameters back."""
+    return 5 * _width(job) * job.params / job.memory_rate
+
+
 def _zero1(job: Job) -> Tuple[float, float, float, float]:
     seconds, across, within = _round(job)
-    return job.step + _waits(job, 1), seconds + 20 * job.params / job.memory_rate, across, within
+    return job.step + _waits(job, 1), seconds + _copies(job), across, within
 
 
 def _acco(job: Job) -> Tuple[float, float, float, float]:
     seconds, across, within = _round(job)
     half = job.step / 2
     wait = _waits(job, 1, 2 * max(0.0, half - seconds))
-    exposed = 2 * max(0.0, seconds - half - wait / 2) + 2 * 20 * job.params / job.memory_rate
+    exposed = 2 * max(0.0, seconds - half - wait / 2) + 2 * _copies(job)
     return job.step + wait, exposed, 2 * across, 2 * within
 
 
@@ -461,7 +461,8 @@ def choose(job: Job) -> Choice:
     interval = job.interval
     while interval <= max(job.interval, _LONGEST):
         at = dataclasses.replace(job, interval=interval)
-        found += [(interval, estimate(at, method.name)) for method in METHODS if method.local and not (method.timed and job.tau > 0)]
+        found += [(interval, estimate(at, method.name)) for method in METHODS
+                  if method.local and (interval == job.interval or not method.timed or job.tau == 0)]
         interval *= 2
     if job.memory > 0:
         least = min(row.memory for _, row in found)
@@ -469,7 +470,7 @@ def choose(job: Job) -> Choice:
         if not found:
             raise PlanError("memory", size_text(job.memory), f"is too little: every method needs {size_text(least)} or more")
     best = max(row.goodput for _, row in found)
-    steps, row = next((steps, row) for steps, row in found if row.goodput >= best - job.tolerance)
+    steps, row = next((steps, row) for steps, row in found if row.goodput >= best * (1 - job.tolerance))
     every = [other for interval, other in found if interval is None]
     if steps is None:
         why = f"it exchanges gradients at every step, so it loses no quality, and its goodput of {percent(row.goodput)} is within " \
