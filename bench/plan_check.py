@@ -9,7 +9,8 @@
 A node of the cluster is a replica of one rank, which runs this file with NumPy and the package entrain. Its computation is a sleep for
 each layer, forward and backward, so a step takes a known time, and few cores can hold many nodes. All communication is real: the
 gradients, the exchanges and the rounds of the library over its tcp transport. The planner gets the numbers of the case and its own
-defaults; nothing is fitted to a case. --rate-share measures the one input that belongs to the machine, with entrain-perf."""
+defaults; nothing is fitted to a case. Two inputs are measured, because the nodes share this machine's cores: memory_rate, by copies of all
+nodes at once, and restart, by the starts of the cases that nothing disturbs."""
 from __future__ import annotations
 
 import argparse
@@ -65,7 +66,7 @@ def cases() -> List[Case]:
             found += [Case(nodes, "1gbit", delay, method, 4_000_000, 0.2) for method in ("ddp", "edit", "diloco", "acco")]
     late = [Case(4, "1gbit", 0, method, 1_000_000, 0.1, interval, between, within, 0, timed)
             for between, within in ((0.2, 0.0), (0.0, 0.3), (0.2, 0.3))
-            for method, interval, timed in (("ddp", 4, 40), ("edit", 8, 48), ("diloco", 8, 48), ("acco", 4, 40), ("a-edit", 8, 48))]
+            for method, interval, timed in (("ddp", 4, 48), ("edit", 8, 96), ("diloco", 8, 96), ("acco", 4, 48), ("a-edit", 8, 96))]
     killed = [Case(4, "1gbit", 0, method, 1_000_000, 0.1, 4, 0, 0, 10, 24) for method in ("ddp", "edit", "diloco", "acco")]
     return found + late + killed
 
@@ -77,23 +78,28 @@ class Clock:
     """Sleeps as the computation of a rank, and notes when each step began."""
 
     def __init__(self, case: Case, rank: int, first: int) -> None:
-        self.case, self.step, self.times = case, first, []
-        self.random = random.Random(1000 * rank + first)
+        self.case, self.step = case, first
+        self.times: List[float] = []
+        # The same numbers in another order for each rank, so that a short run has the mean and the deviation of the case.
+        self.draws = [self.score(index, case.timed) for index in range(case.timed)]
+        random.Random(rank).shuffle(self.draws)
         # The expected values of normal order statistics (Blom), in an order that is not that of the ranks.
         place = (3 * rank + 1) % case.nodes if case.nodes % 3 else rank
-        self.pace = 1 + case.between * statistics.NormalDist().inv_cdf((place + 1 - 0.375) / (case.nodes + 0.25))
-        self.factor = 1.0
+        self.pace = 1 + case.between * self.score(place, case.nodes)
+        self.factor, self.slip = 1.0, 0.0
+
+    @staticmethod
+    def score(index: int, count: int) -> float:
+        return statistics.NormalDist().inv_cdf((index + 1 - 0.375) / (count + 0.25))
 
     def begin(self) -> None:
         self.times.append(time.time())
-        self.factor = max(0.05, self.pace + self.case.within * self.random.gauss(0, 1))
-        self.until = time.monotonic()
+        self.factor = max(0.05, self.pace + self.case.within * self.draws[self.step % len(self.draws)])
 
     def compute(self, share: float) -> None:
         """Sleeps for a share of a step. The error of one sleep is taken from the next, but a wait between the two is not."""
         begun = time.monotonic()
-        slip = getattr(self, "slip", 0.0)
-        wanted = max(0.0, share * self.case.step * self.factor - slip)
+        wanted = max(0.0, share * self.case.step * self.factor - self.slip)
         time.sleep(wanted)
         self.slip = time.monotonic() - begun - wanted
 
@@ -165,7 +171,7 @@ def node(text: str, folder: pathlib.Path, attempt: int) -> None:
     """Runs a case on one node. Leaves the times at which its steps began in a file."""
     import entrain
     case = Case(**json.loads(text))
-    begun = time.time()
+    begun = float(os.environ["BEGUN"])
     warm = WARM * case.interval
     saved = folder / "saved"
     first = int(saved.read_text()) if attempt and saved.exists() else 0
@@ -198,7 +204,7 @@ def script_of(chosen: List[Case], folder: pathlib.Path, timeout: int) -> str:
         text = json.dumps(dataclasses.asdict(case))
         for attempt in range(attempts):
             own = [sys.executable, __file__, "--node", text, "--folder", folder / str(index), "--attempt", attempt]
-            lines.append(f"MASTER_PORT={29400 + 20 * index + 10 * attempt} timeout -k 5 {timeout} {shlex.join(map(str, own))} || true")
+            lines.append(f"BEGUN=$(date +%s.%N) MASTER_PORT={29400 + 20 * index + 10 * attempt} timeout -k 5 {timeout} {shlex.join(map(str, own))} || true")
     return "\n".join(lines)
 
 
@@ -216,42 +222,64 @@ def measure(cell: List[Case], options: argparse.Namespace) -> List[Optional[Dict
 
 
 def figures(case: Case, folder: pathlib.Path) -> Optional[Dict[str, float]]:
-    """Returns the mean time of a timed step over the nodes that have made them all, and for a case with a kill what it lost."""
+    """Returns the time of a step, over the nodes that have made them all, and the time from a node's start to its first step."""
     warm, last = WARM * case.interval, WARM * case.interval + case.timed
     runs = {path.stem: json.loads(path.read_text()) for path in folder.glob("*-*.json")}
     begun = {name: {run["first"] + step: at for step, at in enumerate(run["times"])} for name, run in runs.items()}
-    steps = []
+    rates = []
     for rank in range(case.nodes):
         at = {**begun.get(f"{rank}-0", {}), **{step: when for step, when in begun.get(f"{rank}-1", {}).items() if step > warm}}
         if last in at and warm in at:
-            steps.append((at[last] - at[warm]) / case.timed)
-    if len(steps) < case.nodes - bool(case.kill):
+            rates.append(case.timed / (at[last] - at[warm]))
+    if len(rates) < case.nodes - bool(case.kill):
         return None
-    found = {"step": statistics.fmean(steps)}
-    if f"0-1" in runs:  # from its start until its first step
-        found["start"] = runs["0-1"]["times"][0] - runs["0-1"]["begun"]
+    # Steps of all nodes in a second; replicas of a-edit have paces of their own.
+    found = {"step": 1 / statistics.fmean(rates), "start": statistics.median(run["times"][0] - run["begun"] for name, run in runs.items()
+                                                                             if name.endswith("-0"))}
     return found
 
 
-def job_of(case: Case, options: argparse.Namespace, nodes: Optional[int] = None) -> Any:
+COPIES = """
+import sys, time
+import numpy as np
+one, other = np.ones(4_000_000, np.float32), np.ones(4_000_000, np.float32)
+begun, count = time.monotonic(), 0
+while time.monotonic() < begun + 1:
+    np.copyto(one, other)
+    count += 1
+print(2 * one.nbytes * count / (time.monotonic() - begun))
+"""
+
+
+def memory_rate(nodes: int) -> float:
+    """Returns the bytes that a process reads and writes in a second while as many as there are nodes do."""
+    running = [subprocess.Popen([sys.executable, "-c", COPIES], stdout=subprocess.PIPE, text=True) for _ in range(nodes)]
+    return statistics.fmean(float(process.communicate()[0]) for process in running)
+
+
+def job_of(case: Case, options: argparse.Namespace, machine: Dict[str, float], nodes: Optional[int] = None) -> Any:
     from entrain import plan
     texts = {"params": str(case.params), "layers": str(LAYERS), "replicas": str(nodes or case.nodes), "shards": "1",
              "step": f"{case.step}s", "forward": str(FORWARD), "interval": str(case.interval), "spread_between": str(case.between),
              "spread_within": str(case.within), "rate": case.rate.replace("gbit", "Gbit").replace("mbit", "Mbit"),
-             "round_trip": f"{case.delay_ms}ms" if case.delay_ms else "200us"}
+             "round_trip": f"{case.delay_ms}ms" if case.delay_ms else "200us", "memory_rate": f"{machine['memory_rate']}B/s",
+             "restart": f"{machine['restart'] + GRACE}s", "on_loss": "finish" if case.kill else "fail"}
     texts.update(option.split("=", 1) for option in options.input)
     return plan.job_of(texts)
 
 
-def predict(case: Case, options: argparse.Namespace) -> float:
+GRACE = 0.1  # seconds from a death until the others end (docs/lab/elastic.md)
+
+
+def predict(case: Case, options: argparse.Namespace, machine: Dict[str, float]) -> float:
     """Returns the planner's step time; with a kill, with its share of what the kill costs."""
     from entrain import plan
     name = case.method.replace("edit-overlap", "edit+overlap")
-    job = job_of(case, options)
+    job = job_of(case, options, machine)
     step = plan.estimate(job, name).step_s
     if not case.kill:
         return step
-    after = plan.estimate(job_of(case, options, case.nodes - 1), name).step_s if name != "ddp" else step
+    after = plan.estimate(job_of(case, options, machine, case.nodes - 1), name).step_s if name != "ddp" else step
     if name == "ddp":  # goes back to the last saved step
         lost = job.restart + case.kill % case.interval * step
     else:
@@ -259,7 +287,7 @@ def predict(case: Case, options: argparse.Namespace) -> float:
     return (case.kill * step + (case.timed - case.kill) * after + lost) / case.timed
 
 
-FIELDS = [field.name for field in dataclasses.fields(Case)] + ["predicted", "measured", "error"]
+FIELDS = [field.name for field in dataclasses.fields(Case)] + ["memory_rate", "start", "measured", "predicted", "error"]
 
 
 def tables(rows: List[Dict[str, str]]) -> str:
@@ -290,22 +318,20 @@ def write(rows: List[Dict[str, str]], options: argparse.Namespace) -> None:
         writer.writerows(rows)
 
 
-def row_of(case: Case, measured: Optional[float], options: argparse.Namespace) -> Dict[str, str]:
-    predicted = predict(case, options)
-    return {**{name: str(value) for name, value in dataclasses.asdict(case).items()}, "predicted": f"{predicted:.6f}",
-            "measured": "" if measured is None else f"{measured:.6f}",
-            "error": "" if measured is None else f"{predicted / measured - 1:.4f}"}
+def add_predictions(rows: List[Dict[str, str]], options: argparse.Namespace) -> None:
+    """Adds to the rows of a cluster what the planner says of them."""
+    for row in rows:
+        own = [other for other in rows if (other["nodes"], other["rate"], other["delay_ms"]) == (row["nodes"], row["rate"], row["delay_ms"])]
+        starts = [float(other["start"]) for other in own if other["start"] and other["kill"] == "0"]
+        case = Case(**{field.name: {"int": int, "float": float}.get(str(field.type), str)(row[field.name]) for field in dataclasses.fields(Case)})
+        predicted = predict(case, options, {"memory_rate": float(row["memory_rate"]), "restart": statistics.median(starts) if starts else 0.0})
+        row["predicted"] = f"{predicted:.6f}"
+        row["error"] = f"{predicted / float(row['measured']) - 1:.4f}" if row["measured"] else ""
 
 
-def read(path: pathlib.Path, options: argparse.Namespace) -> List[Dict[str, str]]:
-    """Returns the rows of an earlier run, with what the planner says of them today."""
-    rows = []
-    for line in csv.DictReader(path.open()):
-        kinds = {field.name: type(field.default) if field.default is not dataclasses.MISSING else
-                 {"nodes": int, "delay_ms": int}.get(field.name, str) for field in dataclasses.fields(Case)}
-        case = Case(**{name: kind(line[name]) for name, kind in kinds.items()})
-        rows.append(row_of(case, float(line["measured"]) if line["measured"] else None, options))
-    return rows
+def row_of(case: Case, found: Optional[Dict[str, float]], memory: float) -> Dict[str, str]:
+    return {**{name: str(value) for name, value in dataclasses.asdict(case).items()}, "memory_rate": f"{memory:.3g}",
+            "start": f"{found['start']:.3f}" if found else "", "measured": f"{found['step']:.6f}" if found else ""}
 
 
 def main() -> None:
@@ -326,13 +352,15 @@ def main() -> None:
         return node(options.node, options.folder, options.attempt)
     sys.path.insert(0, str(ROOT / "python"))
     if options.read:
-        print(tables(read(options.read, options)), end="")
+        rows = list(csv.DictReader(options.read.open()))
+        add_predictions(rows, options)
+        print(tables(rows), end="")
         return None
     chosen = [case for case in cases() if (options.cells is None or case.cell in options.cells.split(",")) and
               (options.methods is None or case.method in options.methods.split(","))]
     if options.list:
         for case in chosen:
-            print(case.cell, case.method, f"{1e3 * predict(case, options):.1f} ms predicted")
+            print(case.cell, case.method, *(f"{name} {value}" for name, value in dataclasses.asdict(case).items() if name not in ("method", "rate")))
         return None
     if os.geteuid() != 0:
         sys.exit("plan_check.py: network namespaces need root")
@@ -341,9 +369,11 @@ def main() -> None:
     for cell in dict.fromkeys(case.cell for case in chosen):
         own = [case for case in chosen if case.cell == cell]
         print(f"plan_check.py: {cell}: {len(own)} cases", file=sys.stderr, flush=True)
-        for case, found in zip(own, measure(own, options)):
-            rows.append(row_of(case, found["step"] if found else None, options))
-            print("  ", case.method, rows[-1]["predicted"], rows[-1]["measured"], rows[-1]["error"], found, file=sys.stderr, flush=True)
+        memory = memory_rate(own[0].nodes)
+        rows += [row_of(case, found, memory) for case, found in zip(own, measure(own, options))]
+        add_predictions(rows, options)
+        for row in rows[-len(own):]:
+            print("   ", row["method"], row["predicted"], row["measured"], row["error"], file=sys.stderr, flush=True)
         write(rows, options)
     print(tables(rows), end="")
 

@@ -101,6 +101,7 @@ class Job:
     inner_rate: float = _option(parse_rate, "200Gbit", "the same within a replica")
     inner_round_trip: float = _option(parse_duration, "20us", "the same within a replica")
     rate_share: float = _option(parse_share, "0.93", "share of a rate that payload reaches; measure it by entrain-perf all_reduce", 0.01, 1)
+    fan_share: float = _option(parse_share, "0.85", "share of that which remains where all ranks send to all, in rounds of zero1 and acco", 0.01, 1)
     message: float = _option(parse_duration, "30us", "time of a message besides its bytes and its way")
     window: float = _option(parse_size, "4MiB", "largest window of a tcp connection (net.ipv4.tcp_wmem); a path has up to 16", 1)
     memory_rate: float = _option(parse_rate, "30GB/s", "rate at which a rank's passes over arrays read and write")
@@ -170,8 +171,8 @@ class Method:
 
 METHODS = (
     Method("ddp", local=False), Method("zero1", local=False), Method("acco", local=False),
-    Method("edit", passes=48), Method("a-edit", passes=48, timed=True), Method("edit+overlap", passes=56, overlap=-1),
-    Method("diloco"), Method("streaming-diloco", wire="int4", fragments=True, overlap=1), Method("co2", passes=56, overlap=-2),
+    Method("edit", passes=48), Method("a-edit", passes=48, timed=True), Method("edit+overlap", passes=48, overlap=-1),
+    Method("diloco"), Method("streaming-diloco", wire="int4", fragments=True, overlap=1), Method("co2", overlap=-2),
     Method("sparseloco", outer_arrays=1, wire="int2", density=1 / 64), Method("post-local-sgd", outer_arrays=0, passes=20),
 )
 BY_NAME = {method.name: method for method in METHODS}
@@ -218,6 +219,7 @@ class Link:
     rate: float
     round_trip: float
     message: float
+    fan_share: float
 
     def _latency(self, hops: float, messages: float) -> float:
         return hops * self.round_trip / 2 + messages * self.message
@@ -244,11 +246,11 @@ class Link:
 
 def _across(job: Job) -> Link:
     path = 16 * job.window / job.round_trip if job.round_trip >= _LONG else math.inf
-    return Link(job.replicas, min(job.rate * job.rate_share, path), job.round_trip, job.message)
+    return Link(job.replicas, min(job.rate * job.rate_share, path), job.round_trip, job.message, job.fan_share)
 
 
 def _within(job: Job) -> Link:
-    return Link(job.shards, job.inner_rate * job.rate_share, job.inner_round_trip, job.message)
+    return Link(job.shards, job.inner_rate * job.rate_share, job.inner_round_trip, job.message, job.fan_share)
 
 
 _LONG, _SITES = 1e-3, 4e-3  # round trips from which paths are long, and ranks are at different sites (docs/tcp.md)
@@ -350,14 +352,32 @@ def _ddp(job: Job) -> Tuple[float, float, float, float]:
     return job.step + _waits(job, 1), exposed, wire * _across(job).rate * job.layers, sent_within
 
 
-def _round(job: Job) -> Tuple[float, float, float]:
-    """A round of a gradient channel over all ranks: its time, and the bytes across and within replicas."""
+@dataclasses.dataclass(frozen=True)
+class Round:
+    """A round of a gradient channel over all ranks: an estimate, and what a commit takes longer and sends more."""
+
+    seconds: float
+    across: float
+    within: float
+    copying: float = 0.0
+    copied: float = 0.0
+
+
+def _round(job: Job) -> Round:
     data = _width(job) * job.params
     inner, outer = _within(job), _across(job)
     near, far = inner.half(data), outer.half(data / job.shards)
-    steps = (28 * job.params / job.ranks + 3 * data) / job.memory_rate
-    seconds = 2 * (near[0] + far[0] + max(near[1], far[1])) + steps
-    return seconds, 2 * far[1] * outer.rate, 2 * near[1] * inner.rate
+    wire = max(near[1], far[1] / (outer.fan_share if outer.n > 2 else 1))
+    shard = job.params / job.ranks
+    seconds = 2 * (near[0] + far[0] + wire) + (28 * shard + 3 * data) / job.memory_rate
+    across, within = 2 * far[1] * outer.rate, 2 * near[1] * inner.rate
+    if job.on_loss == "fail" or job.ranks == 1:
+        return Round(seconds, across, within)
+    # The neighbour's sum, the votes, and the step on the copy of the neighbour's shard (docs/acco.md, "After a loss").
+    ring = outer if outer.n > 1 else inner
+    sent = _width(job) * shard
+    copying = ring.round_trip / 2 + ring.message + sent / ring.rate + ring.half(32 * ring.n)[0] + (28 * shard + 2 * data) / job.memory_rate
+    return Round(seconds, across, within, copying, sent)
 
 
 def _copies(job: Job) -> float:
@@ -366,16 +386,15 @@ def _copies(job: Job) -> float:
 
 
 def _zero1(job: Job) -> Tuple[float, float, float, float]:
-    seconds, across, within = _round(job)
-    return job.step + _waits(job, 1), seconds + _copies(job), across, within
+    one = _round(job)
+    return job.step + _waits(job, 1), one.seconds + one.copying + _copies(job), one.across + one.copied, one.within
 
 
 def _acco(job: Job) -> Tuple[float, float, float, float]:
-    seconds, across, within = _round(job)
-    half = job.step / 2
-    wait = _waits(job, 1, 2 * max(0.0, half - seconds))
-    exposed = 2 * max(0.0, seconds - half - wait / 2) + 2 * _copies(job)
-    return job.step + wait, exposed, 2 * across, 2 * within
+    one, half = _round(job), job.step / 2
+    wait = _waits(job, 1, 2 * max(0.0, half - one.seconds - one.copying / 2))
+    exposed = sum(max(0.0, seconds - half - wait / 2) for seconds in (one.seconds, one.seconds + one.copying)) + 2 * _copies(job)
+    return job.step + wait, exposed, 2 * one.across + one.copied, 2 * one.within
 
 
 def _local(job: Job, method: Method) -> Tuple[float, float, float, float]:
@@ -385,7 +404,8 @@ def _local(job: Job, method: Method) -> Tuple[float, float, float, float]:
     one = exchange(job, method, fragments)
     overlap = {-1: job.overlap_steps, -2: job.interval}.get(method.overlap, method.overlap)
     if overlap:
-        exposed = fragments * max(0.0, one.whole - overlap * job.step)
+        merges = 0.0 if job.replicas == 1 else 24 * job.params / job.shards / job.memory_rate  # the snapshot, and the merge, by the caller
+        exposed = fragments * max(0.0, one.whole - overlap * job.step) + merges
     else:
         exposed = one.exposed
     if method.timed:
@@ -404,7 +424,8 @@ def _memory(job: Job, method: Method) -> float:
     """Bytes of a rank for parameters, gradients, AdamW, gathered layers, and the method (docs/training.md, docs/acco.md)."""
     shard = job.params / job.shards
     if method.name in ("zero1", "acco"):
-        return 3.0 * _width(job) * job.params + 12 * job.params / job.ranks
+        copies = 0.0 if job.on_loss == "fail" or job.ranks == 1 else _width(job) * job.params + (12 + _width(job)) * job.params / job.ranks
+        return 3.0 * _width(job) * job.params + 12 * job.params / job.ranks + copies
     layer = job.params / job.layers
     held = 16 * shard + (2 * 2 * _width(job) * layer if job.shards > 1 else 0)
     if method.name == "ddp" or job.replicas == 1:
