@@ -287,7 +287,7 @@ def predict(case: Case, options: argparse.Namespace, machine: Dict[str, float]) 
     return (case.kill * step + (case.timed - case.kill) * after + lost) / case.timed
 
 
-FIELDS = [field.name for field in dataclasses.fields(Case)] + ["memory_rate", "start", "measured", "predicted", "error"]
+FIELDS = [field.name for field in dataclasses.fields(Case)] + ["memory_rate", "start", "measured"]
 
 
 def tables(rows: List[Dict[str, str]]) -> str:
@@ -313,7 +313,7 @@ def tables(rows: List[Dict[str, str]]) -> str:
 
 def write(rows: List[Dict[str, str]], options: argparse.Namespace) -> None:
     with open(options.out, "w", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS)
+        writer = csv.DictWriter(file, FIELDS, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
 
@@ -344,7 +344,7 @@ def main() -> None:
     parser.add_argument("--burst", type=int, default=131072, help="as cluster.sh has it (%(default)s)")
     parser.add_argument("--timeout", type=int, default=60, help="seconds for a case (%(default)s)")
     parser.add_argument("--list", action="store_true", help="print the cases and end")
-    parser.add_argument("--read", type=pathlib.Path, help="print the tables of an earlier run and end")
+    parser.add_argument("--read", type=pathlib.Path, help="print the tables of an earlier run, with what the planner says today, and end")
     for name, kind in (("node", str), ("folder", pathlib.Path), ("attempt", int)):
         parser.add_argument("--" + name, type=kind, help=argparse.SUPPRESS)
     options = parser.parse_args()

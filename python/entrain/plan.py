@@ -101,7 +101,7 @@ class Job:
     inner_rate: float = _option(parse_rate, "200Gbit", "the same within a replica")
     inner_round_trip: float = _option(parse_duration, "20us", "the same within a replica")
     rate_share: float = _option(parse_share, "0.93", "share of a rate that payload reaches; measure it by entrain-perf all_reduce", 0.01, 1)
-    fan_share: float = _option(parse_share, "0.85", "share of that which remains where all ranks send to all, in rounds of zero1 and acco", 0.01, 1)
+    fan_share: float = _option(parse_share, "0.85", "share of that which remains where three or more ranks all send to all", 0.01, 1)
     message: float = _option(parse_duration, "30us", "time of a message besides its bytes and its way")
     window: float = _option(parse_size, "4MiB", "largest window of a tcp connection (net.ipv4.tcp_wmem); a path has up to 16", 1)
     memory_rate: float = _option(parse_rate, "30GB/s", "rate at which a rank's passes over arrays read and write")
@@ -172,8 +172,9 @@ class Method:
 METHODS = (
     Method("ddp", local=False), Method("zero1", local=False), Method("acco", local=False),
     Method("edit", passes=48), Method("a-edit", passes=48, timed=True), Method("edit+overlap", passes=48, overlap=-1),
-    Method("diloco"), Method("streaming-diloco", wire="int4", fragments=True, overlap=1), Method("co2", overlap=-2),
-    Method("sparseloco", outer_arrays=1, wire="int2", density=1 / 64), Method("post-local-sgd", outer_arrays=0, passes=20),
+    Method("diloco"), Method("streaming-diloco", wire="int4", fragments=True, overlap=1),
+    Method("sparseloco", outer_arrays=1, wire="int2", density=1 / 64), Method("co2", overlap=-2),
+    Method("post-local-sgd", outer_arrays=0, passes=20),
 )
 BY_NAME = {method.name: method for method in METHODS}
 
@@ -225,6 +226,11 @@ class Link:
         return hops * self.round_trip / 2 + messages * self.message
 
     @property
+    def all_to_all(self) -> float:
+        """The rate of payload if all ranks send to all."""
+        return self.rate * (self.fan_share if self.n > 2 else 1)
+
+    @property
     def _levels(self) -> int:
         return math.ceil(math.log2(self.n))
 
@@ -233,14 +239,14 @@ class Link:
         if self.n == 1:
             return 0.0, 0.0
         latency = min(self._latency(1, self.n - 1), self._latency(self._levels, self._levels))
-        return latency, (self.n - 1) / self.n * data / self.rate
+        return latency, (self.n - 1) / self.n * data / self.all_to_all
 
     def all_reduce(self, data: float) -> Tuple[float, float]:
         """The same of an all_reduce: two halves, or one hop with more bytes, whose excess then counts as latency."""
         if self.n == 1:
             return 0.0, 0.0
         latency, wire = (2 * value for value in self.half(data))
-        direct = self._latency(1, self.n - 1) + (self.n - 1) * data / self.rate
+        direct = self._latency(1, self.n - 1) + (self.n - 1) * data / self.all_to_all
         return min(latency, direct - wire), wire
 
 
@@ -309,7 +315,7 @@ def exchange(job: Job, method: Method, fragments: int = 1) -> Exchange:
     if form == "f32":
         latency, wire = link.all_reduce(4 * shard)
     else:  # packed: an all-to-all and an all-gather
-        latency, wire = 2 * link.half(0)[0], sent / link.rate
+        latency, wire = 2 * link.half(0)[0], sent / link.all_to_all
     packing = (2 * job.pack if form.startswith("int") else 0.0) * shard + (job.sparsify * shard if method.density < 1 else 0.0)
     passes = (method.passes - 8) * shard / job.memory_rate
     first = 8 * shard * layers / job.memory_rate + sum(link.half(link.n * (64 + 8 * layers)))  # norms, and the rendezvous
@@ -321,7 +327,7 @@ def exchange(job: Job, method: Method, fragments: int = 1) -> Exchange:
         exposed = first + one + (layers - 1) * max(0.0, stage - ahead)
     else:
         stage = max(busy, one / 2)
-        exposed = first + one + (layers - 1) * max(0.0, busy - ahead, (one - ahead) / 2)
+        exposed = first + one + (layers - 1) * max(0.0, one - ahead)
     return Exchange(exposed, first + one + (layers - 1) * stage, layers * sent + (link.n - 1) * (64 + 8 * layers))
 
 
@@ -349,7 +355,7 @@ def _ddp(job: Job) -> Tuple[float, float, float, float]:
     back = (1 - job.forward) * job.step / job.micro_batches / job.layers
     within, sent_within = _gathers(job)
     exposed = one + (job.layers - 1) * max(0.0, one - back) + within
-    return job.step + _waits(job, 1), exposed, wire * _across(job).rate * job.layers, sent_within
+    return job.step + _waits(job, 1), exposed, wire * _across(job).all_to_all * job.layers, sent_within
 
 
 @dataclasses.dataclass(frozen=True)
@@ -367,10 +373,10 @@ def _round(job: Job) -> Round:
     data = _width(job) * job.params
     inner, outer = _within(job), _across(job)
     near, far = inner.half(data), outer.half(data / job.shards)
-    wire = max(near[1], far[1] / (outer.fan_share if outer.n > 2 else 1))
+    wire = max(near[1], far[1])
     shard = job.params / job.ranks
     seconds = 2 * (near[0] + far[0] + wire) + (28 * shard + 3 * data) / job.memory_rate
-    across, within = 2 * far[1] * outer.rate, 2 * near[1] * inner.rate
+    across, within = 2 * far[1] * outer.all_to_all, 2 * near[1] * inner.all_to_all
     if job.on_loss == "fail" or job.ranks == 1:
         return Round(seconds, across, within)
     # The neighbour's sum, the votes, and the step on the copy of the neighbour's shard (docs/acco.md, "After a loss").
@@ -548,7 +554,7 @@ def choice_text(choice: Choice) -> str:
 
 
 def draw(rows: Sequence[Estimate], path: str) -> None:
-    """Draws the parts of a step by method."""
+    """Draws how each method divides the time of the ranks."""
     try:
         import matplotlib  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
@@ -556,15 +562,18 @@ def draw(rows: Sequence[Estimate], path: str) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot  # type: ignore[import-not-found,unused-ignore]
     figure, axes = pyplot.subplots(figsize=(9, 0.42 * len(rows) + 1.4))
-    names, left = [row.method for row in rows], [0.0] * len(rows)
+    names, left = [f"{row.method}, {time_text(row.step_s)} a step" for row in rows], [0.0] * len(rows)
+    running = [row.goodput * row.step_s / row.compute_s for row in rows]  # without failures and checkpoints
     for label, color, values in (
-            ("compute", "#4477aa", [row.compute_s for row in rows]), ("waits", "#ccbb44", [row.wait_s for row in rows]),
-            ("exposed communication", "#ee6677", [row.exposed_s for row in rows]),
-            ("failures", "#bbbbbb", [row.compute_s / row.goodput - row.step_s if row.goodput > 0 else 0.0 for row in rows])):
-        axes.barh(names, values, left=left, color=color, label=label)
-        left = [before + value for before, value in zip(left, values)]
+            ("compute", "#4477aa", [row.goodput for row in rows]),
+            ("waits", "#ccbb44", [share * row.wait_s / row.step_s for share, row in zip(running, rows)]),
+            ("exposed communication", "#ee6677", [share * row.exposed_s / row.step_s for share, row in zip(running, rows)]),
+            ("failures and checkpoints", "#bbbbbb", [1 - share for share in running])):
+        axes.barh(names, [100 * value for value in values], left=left, color=color, label=label)
+        left = [before + 100 * value for before, value in zip(left, values)]
     axes.invert_yaxis()
-    axes.set_xlabel("seconds a step")
+    axes.set_xlim(0, 100)
+    axes.set_xlabel("% of the ranks' time")
     axes.legend(ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1), frameon=False)
     try:
         figure.savefig(path, bbox_inches="tight")
@@ -591,7 +600,7 @@ def _parser() -> argparse.ArgumentParser:
         text, default = field.metadata["text"], field.metadata["default"]
         parser.add_argument("--" + field.name.replace("_", "-"), metavar="VALUE", help=f"{text} ({default})".replace("%", "%%"))
     parser.add_argument("--json", action="store_true", help="print one JSON object: the job, a list of methods, the setting to take")
-    parser.add_argument("--picture", metavar="FILE", help="also draw the parts of a step, as FILE.svg (needs matplotlib)")
+    parser.add_argument("--picture", metavar="FILE", help="also draw how the ranks' time is divided, as FILE.svg or .png (needs matplotlib)")
     return parser
 
 
