@@ -204,7 +204,8 @@ def script_of(chosen: List[Case], folder: pathlib.Path, timeout: int) -> str:
         text = json.dumps(dataclasses.asdict(case))
         for attempt in range(attempts):
             own = [sys.executable, __file__, "--node", text, "--folder", folder / str(index), "--attempt", attempt]
-            lines.append(f"BEGUN=$(date +%s.%N) MASTER_PORT={29400 + 20 * index + 10 * attempt} timeout -k 5 {timeout} {shlex.join(map(str, own))} || true")
+            place = f"BEGUN=$(date +%s.%N) MASTER_PORT={29400 + 20 * index + 10 * attempt}"
+            lines.append(f"{place} timeout -k 5 {timeout} {shlex.join(map(str, own))} || true")
     return "\n".join(lines)
 
 
