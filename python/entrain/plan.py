@@ -98,10 +98,10 @@ class Job:
     precision: str = _option(str, "f32", "format of parameters and gradients on the links and in the model: f32, bf16 (with f32 masters)")
     rate: float = _option(parse_rate, "10Gbit", "rate at which a rank sends to other replicas, and at which it receives")
     round_trip: float = _option(parse_duration, "200us", "round trip between replicas")
-    inner_rate: float = _option(parse_rate, "200Gbit", "the same within a replica")
-    inner_round_trip: float = _option(parse_duration, "20us", "the same within a replica")
+    inner_rate: float = _option(parse_rate, "3.6Tbit", "the same within a replica")
+    inner_round_trip: float = _option(parse_duration, "10us", "the same within a replica")
     rate_share: float = _option(parse_share, "0.93", "share of a rate that payload reaches; measure it by entrain-perf all_reduce", 0.01, 1)
-    fan_share: float = _option(parse_share, "0.85", "share of that which remains where three or more ranks all send to all", 0.01, 1)
+    fan_share: float = _option(parse_share, "0.85", "share of that which remains where three or more replicas all send to all", 0.01, 1)
     message: float = _option(parse_duration, "30us", "time of a message besides its bytes and its way")
     window: float = _option(parse_size, "4MiB", "largest window of a tcp connection (net.ipv4.tcp_wmem); a path has up to 16", 1)
     memory_rate: float = _option(parse_rate, "30GB/s", "rate at which a rank's passes over arrays read and write")
@@ -256,7 +256,7 @@ def _across(job: Job) -> Link:
 
 
 def _within(job: Job) -> Link:
-    return Link(job.shards, job.inner_rate * job.rate_share, job.inner_round_trip, job.message, job.fan_share)
+    return Link(job.shards, job.inner_rate * job.rate_share, job.inner_round_trip, job.message, 1.0)
 
 
 _LONG, _SITES = 1e-3, 4e-3  # round trips from which paths are long, and ranks are at different sites (docs/tcp.md)
@@ -383,7 +383,7 @@ def _round(job: Job) -> Round:
     ring = outer if outer.n > 1 else inner
     sent = _width(job) * shard
     copying = ring.round_trip / 2 + ring.message + sent / ring.rate + ring.half(32 * ring.n)[0] + (28 * shard + 2 * data) / job.memory_rate
-    return Round(seconds, across, within, copying, sent)
+    return Round(seconds, across, within, copying, sent if outer.n > 1 else 0.0)
 
 
 def _copies(job: Job) -> float:
@@ -405,7 +405,7 @@ def _acco(job: Job) -> Tuple[float, float, float, float]:
 
 def _local(job: Job, method: Method) -> Tuple[float, float, float, float]:
     within, sent_within = _gathers(job)
-    steps = job.tau / job.step if method.timed and job.tau > 0 else float(job.interval)
+    steps = max(1.0, job.tau / job.step) if method.timed and job.tau > 0 else float(job.interval)
     fragments = min(8, job.layers) if method.fragments else 1
     one = exchange(job, method, fragments)
     overlap = {-1: job.overlap_steps, -2: job.interval}.get(method.overlap, method.overlap)
@@ -445,7 +445,7 @@ def _memory(job: Job, method: Method) -> float:
 def availability(job: Job, method: Method, step_s: float) -> float:
     """The share of time that failures and checkpoints leave."""
     every, hourly = job.checkpoint_every, job.failures / 3600
-    if method.name == "ddp" or job.on_loss == "fail" or job.replicas == 1:
+    if method.name == "ddp" or job.on_loss == "fail" or (job.replicas if method.local else job.ranks) == 1:
         all_ranks = hourly * job.ranks
         if all_ranks == 0:
             return every / (every + job.checkpoint)
@@ -483,7 +483,7 @@ _LONGEST = 512  # steps; docs/experiments.md compares up to 64
 
 def choose(job: Job) -> Choice:
     """Returns the setting to take: of those whose goodput lacks at most the tolerance against the best, the one that exchanges most often.
-    Methods that exchange gradients at every step come first, because they lose no quality."""
+    Methods that exchange gradients at every step come first, because the others may cost quality."""
     found: List[Tuple[Optional[int], Estimate]] = [(None, estimate(job, method.name)) for method in METHODS if not method.local]
     interval = job.interval
     while interval <= max(job.interval, _LONGEST):
@@ -500,8 +500,8 @@ def choose(job: Job) -> Choice:
     steps, row = next((steps, row) for steps, row in found if row.goodput >= best * (1 - job.tolerance))
     every = [other for interval, other in found if interval is None]
     if steps is None:
-        why = f"it exchanges gradients at every step, so it loses no quality, and its goodput of {percent(row.goodput)} is within " \
-              f"{percent(job.tolerance)} of the best ({percent(best)})"
+        why = f"it exchanges gradients at every step, and its goodput of {percent(row.goodput)} is within {percent(job.tolerance)} of the " \
+              f"best one ({percent(best)})"
     elif not every:
         why = f"its goodput is {percent(row.goodput)}, and the methods that exchange gradients at every step need more memory"
     else:
