@@ -75,7 +75,7 @@ def _option(kind: Callable[[str], Any], default: Any, text: str, least: float = 
                              metadata={"kind": kind, "text": text, "least": least, "most": most, "default": default})
 
 
-WIRES = ("f32", "bf16", "int8", "int4", "int2")
+WIRES = ("f32", "bf16", "int8", "int4")  # int2 has no zero: only for sparse numbers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Job:
     message: float = _option(parse_duration, "30us", "time of a message besides its bytes and its way")
     window: float = _option(parse_size, "4MiB", "largest window of a tcp connection (net.ipv4.tcp_wmem); a path has up to 16", 1)
     memory_rate: float = _option(parse_rate, "30GB/s", "rate at which a rank's passes over arrays read and write")
-    pack: float = _option(parse_duration, "3ns", "time to pack a number for the wire (int8, int4, int2), and again to unpack it")
+    pack: float = _option(parse_duration, "3ns", "time to pack a number for the wire (int8, int4, int2 of sparseloco), and again to unpack it")
     sparsify: float = _option(parse_duration, "10ns", "time to choose the numbers that are sent, a number")
     failures: float = _option(parse_plain, "2e-5", "failures of a rank in an hour", 0, 3600)
     on_loss: str = _option(str, "finish", "all methods but ddp: finish (the others go on), fail (the job starts again)")
@@ -293,8 +293,7 @@ def _layer_bytes(job: Job, method: Method, replicas: int) -> float:
         return (replicas - 1) * (16 + both)
     if wire == "f32":
         return 2 * (replicas - 1) * 4 * n
-    results = "bf16" if wire == "int2" else wire
-    return (replicas - 1) * (8 + _values(wire, n) + 8 + _values(results, n))
+    return (replicas - 1) * (8 + _values(wire, n) + 8 + _values(wire, n))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -309,7 +308,7 @@ def exchange(job: Job, method: Method, fragments: int = 1) -> Exchange:
     link = _across(job)
     if link.n == 1:
         return Exchange(0.0, 0.0, 0.0)
-    layers = max(1, round(job.layers / fragments))
+    layers = job.layers / fragments
     shard, form = job.params / job.layers / job.shards, method.wire or job.wire
     sent = _layer_bytes(job, method, link.n)
     if form == "f32":
@@ -403,9 +402,14 @@ def _acco(job: Job) -> Tuple[float, float, float, float]:
     return job.step + wait, exposed, 2 * one.across + one.copied, 2 * one.within
 
 
+def _between(job: Job, method: Method) -> float:
+    """Steps between exchanges."""
+    return max(1.0, job.tau / job.step) if method.timed and job.tau > 0 else float(job.interval)
+
+
 def _local(job: Job, method: Method) -> Tuple[float, float, float, float]:
     within, sent_within = _gathers(job)
-    steps = max(1.0, job.tau / job.step) if method.timed and job.tau > 0 else float(job.interval)
+    steps = _between(job, method)
     fragments = min(8, job.layers) if method.fragments else 1
     one = exchange(job, method, fragments)
     overlap = {-1: job.overlap_steps, -2: job.interval}.get(method.overlap, method.overlap)
@@ -453,7 +457,7 @@ def availability(job: Job, method: Method, step_s: float) -> float:
         return 0.0 if exponent + all_ranks * job.restart > 500 else \
             all_ranks * every / (math.exp(all_ranks * job.restart) * math.expm1(exponent))
     unit = job.shards if method.local else 1
-    lost = (job.interval / 2 if method.local else 0.5) * step_s
+    lost = (_between(job, method) / 2 if method.local else 0.5) * step_s
     stalls = hourly * job.ranks * (job.stall + 10 * job.round_trip)
     return every / (every + job.checkpoint) / (1 + hourly * unit * (job.replace + lost)) / (1 + stalls)
 

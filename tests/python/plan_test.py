@@ -150,13 +150,13 @@ def channel(method, params, size, on_loss):
     return ranks(size, body)[0]
 
 
-def bytes_of_library(method, params, layers, size):
+def bytes_of_library(method, params, layers, size, **more):
     """Returns the bytes that a rank sends to other replicas: of an exchange, or of a step."""
     def body(comm):
         with entrain.Mesh(comm) as mesh, entrain.Shard(mesh, [params // layers] * layers) as shard:
             theta, grads = np.ones(shard.slab_count, np.float32), np.zeros(shard.slab_count, np.float32)
             shard.bind(theta, grads)
-            options = {"local_sgd_warmup_steps": 9} if method == "ddp" else {"preset": method, "local_sgd_sync_interval": 2}
+            options = {"local_sgd_warmup_steps": 9} if method == "ddp" else {"preset": method, "local_sgd_sync_interval": 2, **more}
             edit = entrain.EDiT(mesh, shard, **options)
             for _ in range(4):
                 edit.begin_forward()
@@ -189,6 +189,12 @@ def test_traffic_is_the_librarys(method, size):
     planned = plan.estimate(job(params=params, layers=layers, replicas=size, interval=1), method).sent_across
     # The positions of sparseloco's numbers depend on which are chosen.
     assert bytes_of_library(method, params, layers, size) == pytest.approx(planned, rel=0.05 if method == "sparseloco" else 2e-3)
+
+
+@pytest.mark.parametrize("wire", ["bf16", "int8", "int4"])
+def test_traffic_in_a_wire_format_is_the_librarys(wire):
+    planned = plan.estimate(job(params=4 * 65536, layers=4, replicas=2, interval=1, wire=wire), "diloco").sent_across
+    assert bytes_of_library("diloco", 4 * 65536, 4, 2, wire_format=wire) == pytest.approx(planned, rel=2e-3)
 
 
 @pytest.mark.parametrize("method", ["zero1", "acco"])
@@ -229,7 +235,7 @@ def test_units():
     (["--rate", "fast"], "--rate: 'fast' is not a number with a unit, as 10Gbit, 125MB/s"),
     (["--rate", "0Gbit"], "--rate: '0Gbit' is not more than 0"),
     (["--spread-between", "80%"], "--spread-between: 0.8 is not between 0 and 0.5"),
-    (["--wire", "int3"], "--wire: 'int3' is none of f32, bf16, int8, int4, int2"),
+    (["--wire", "int2"], "--wire: 'int2' is none of f32, bf16, int8, int4"),
     (["--on-loss", "cry"], "--on-loss: 'cry' is none of finish, fail"),
     (["--layers", "32", "--params", "8"], "--layers: 32 is more than the 8 parameters"),
     (["--interval", "4", "--overlap-steps", "5"], "--overlap-steps: 5 is more than the 4 steps of --interval"),
