@@ -10,7 +10,7 @@ set(contact "Entrain maintainers <maintainers@entrain.invalid>")  # a placeholde
 function(entrain_deb component package section summary text)
   cmake_parse_arguments(ARG "" "" "DEPENDS" ${ARGN})
   string(TOUPPER ${component} name)
-  set(about "Entrain is a collective-communication library for loosely synchronised training:\nreplicas of a model train alone, and agree now and then.\n.\n")
+  set(about "Entrain is a collective-communication library for loosely synchronised\ntraining: replicas of a model train alone, and agree now and then.\n.\n")
   foreach(pair IN ITEMS "CPACK_DEBIAN_${name}_PACKAGE_NAME|${package}" "CPACK_DEBIAN_${name}_PACKAGE_SECTION|${section}"
           "CPACK_DEBIAN_${name}_DESCRIPTION|${summary}\n${about}${text}" "CPACK_COMPONENT_${name}_DEPENDS|${ARG_DEPENDS}")
     string(REGEX MATCH "^([^|]*)\\|(.*)$" _ "${pair}")
@@ -40,7 +40,7 @@ entrain_deb(tools entrain-tools utils "collective communication for training - l
 entrain_deb(trainer entrain-train science "collective communication for training - trainer of small models"
   "This package has entrain-train, which trains a small language model on CPUs by\nEDiT, DiLoCo, ACCO and other methods, so that they can be compared." DEPENDS library)
 entrain_deb(python python3-entrain python "collective communication for training - Python package"
-  "This package has the Python package entrain, for arrays of NumPy, PyTorch and JAX,\nwith EDiT, A-EDiT and ACCO for PyTorch." DEPENDS library)
+  "This package has the Python package entrain, for arrays of NumPy, PyTorch and\nJAX, with EDiT, A-EDiT and ACCO for PyTorch." DEPENDS library)
 
 # What is in packages only.
 set(documents ${CMAKE_INSTALL_DATADIR}/doc)
@@ -62,6 +62,7 @@ endforeach()
 
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME entrain)
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "${CMAKE_PROJECT_NAME} built using CMake")  # CPack's default, which it does not put above the texts
 set(CPACK_PACKAGE_CONTACT ${contact})
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_STRIP_FILES ON)

@@ -21,7 +21,7 @@ function(entrain_manual program component description)
   if(NOT ENTRAIN_HELP2MAN OR CMAKE_CROSSCOMPILING OR ENTRAIN_SANITIZE)
     return()
   endif()
-  set(page ${PROJECT_BINARY_DIR}/man/${program}.1)
+  set(page ${PROJECT_BINARY_DIR}/man/${program}.1.gz)
   file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/man)
   add_custom_command(OUTPUT ${page} DEPENDS ${program} ${shells}/manual.sh VERBATIM
     COMMAND ${shells}/manual.sh $<TARGET_FILE:${program}> ${PROJECT_VERSION} ${description} > ${page})

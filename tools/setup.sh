@@ -271,6 +271,7 @@ END
 # Builds the Debian packages. SOURCE_DATE_EPOCH, by default the date of the last commit, is the date of all files inside.
 debs() {
   export SOURCE_DATE_EPOCH="${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}"
+  rm -f build/deb/build.ninja  # CMake runs again, because it reads the date
   build deb entrain entrain-run entrain-perf entrain-train manual
   rm -rf build/deb/packages
   cpack --config build/deb/CPackConfig.cmake -B build/deb/packages >build/deb/cpack.log 2>&1 || { cat build/deb/cpack.log >&2; die "cpack failed"; }
