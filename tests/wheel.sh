@@ -67,6 +67,7 @@ strangers=$(readelf --dyn-syms -W "$package/lib/libentrain.so.1" | awk '$7 != "U
 [ -z "$strangers" ] || die "libentrain.so.1 exports $strangers"
 
 for line in "Version: $version" 'License-Expression: Apache-2.0' 'License-File: LICENSE' 'Author: The Entrain developers' \
+  'Maintainer-Email: The Entrain maintainers <maintainers@entrain.invalid>' 'Project-URL: Documentation, https://entrain.invalid/docs/' \
   'Requires-Python: >=3.9' 'Classifier: Typing :: Typed' 'Description-Content-Type: text/markdown' 'Provides-Extra: torch'; do
   grep -qxF "$line" "$information/METADATA" || die "METADATA has no line '$line'"
 done
