@@ -11,6 +11,7 @@
 #                                 makes a virtual environment, build/python, for tests/python; torch: also
 #                                 for its tests of PyTorch and JAX (CPU builds, hundreds of megabytes);
 #                                 frameworks: one of its own, build/frameworks, for with_frameworks
+#   tools/setup.sh site           makes a virtual environment, build/site-python, for docs/site.sh
 #   tools/setup.sh etcd           gets Debian's etcd to build/etcd, for tests. It is not installed, because the
 #                                 package starts a server
 #   tools/setup.sh abseil         gets Debian's source of Abseil to build/abseil, to build it into the library
@@ -284,6 +285,10 @@ case "${1:-}" in
     ;;
   python)
     python_environment "${2:-}"
+    ;;
+  site)
+    lists=docs/site/requirements.txt
+    cmp -s $lists build/site-python/installed.txt || virtual_environment build/site-python
     ;;
   etcd)
     etcd

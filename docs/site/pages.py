@@ -1,0 +1,153 @@
+"""Writes the pages of the site and its configuration to a folder: pages.py FOLDER. docs/site.sh builds the site from them.
+
+Pages of the tree keep their paths, so that their links work in the site as they do in the tree. A file that a page links to becomes a page
+that shows it, or is copied. The reference of the API is made from the headers and from docstrings.
+
+The navigation is made from the tables of docs/README.md, one part for each of its headings. Pages in a folder stand below the README of
+the folder, in the order in which it names them. A page that no table leads to is an error."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import pathlib
+import re
+import shutil
+import sys
+from typing import Any, Iterator
+
+import c_reference
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+NOT_OURS = {".git", ".cache", "build", "dist"}
+COPIED = {".svg", ".png", ".csv", ".html"}
+LINK = re.compile(r"(\[[^\]]*\]\()([^)\s#:]+)((?:#[^)]*)?\))")
+FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+# Code, headings and links, which stay, and names of the API in backticks.
+NAME = re.compile(r"^```.*?^```|^(?: {4}|\t).*?$|^#.*?$|\[[^\]]*\]\([^)]*\)|`((entrain[._][\w.]+)(?:\(\))?)`", re.DOTALL | re.MULTILINE)
+
+known: set[str] = set()  # the names that the reference describes
+
+
+def links(path: str, text: str) -> Iterator[str]:
+    """Returns the paths of the files and folders of the tree that a page links to."""
+    for _, target, _ in LINK.findall(FENCE.sub("", text)):
+        full = (ROOT / target[1:] if target.startswith("/") else (ROOT / path).parent / target).resolve()
+        if full.is_relative_to(ROOT) and full.exists():
+            yield str(full.relative_to(ROOT))
+
+
+def place(path: str) -> str:
+    """Returns the page that stands for a file or folder of the tree."""
+    full = ROOT / path
+    if full.parts[-3:-1] == ("include", "entrain"):
+        return f"reference/c/{full.stem}/README.md"
+    return f"{path}/README.md" if full.is_dir() else path if full.suffix in {".md", *COPIED} else f"{path}.md"
+
+
+def entries(path: str) -> list[str]:
+    """Returns the files in a folder."""
+    return sorted(str(entry.relative_to(ROOT)) for entry in (ROOT / path).glob("[!.]*") if entry.is_file())
+
+
+def shown(path: str) -> str:
+    """Returns a page that shows a file, or lists a folder that has no README."""
+    full = ROOT / path
+    if full.is_dir():
+        return f"# {path}\n\n" + "\n".join(f"- [{entry}](/{place(entry)})" for entry in entries(path))
+    language = {".h": "c", ".c": "c", ".cc": "cpp", ".py": "python", ".sh": "sh", ".yaml": "yaml"}.get(full.suffix, "text")
+    return f"# {path}\n\n`````{language}\n{full.read_text(encoding='utf-8')}\n`````\n"
+
+
+def python_pages() -> dict[str, str]:
+    """Returns the pages of the Python reference: one for each module from which a package takes public names, and one for each module of
+    entrain.integrations. Nothing is imported."""
+    made: dict[str, list[str]] = {}
+    for package in ("entrain", "entrain.torch"):
+        tree = ast.parse((ROOT / "python" / package.replace(".", "/") / "__init__.py").read_text(encoding="utf-8"))
+        public = next(ast.literal_eval(node.value) for node in tree.body if isinstance(node, ast.Assign) and "__all__" == getattr(node.targets[0], "id", ""))
+        for node in tree.body:
+            for alias in node.names if isinstance(node, ast.ImportFrom) else ():
+                if (name := alias.asname or alias.name) in public:
+                    made.setdefault(f"{package}/{(node.module or name).lstrip('_')}", []).append(f"{package}.{name}")
+    for path in sorted((ROOT / "python/entrain/integrations").glob("[a-z]*.py")):
+        made[f"entrain.integrations/{path.stem}"] = [f"entrain.integrations.{path.stem}"]
+    known.update(name for names in made.values() for name in names)
+    return {f"reference/python/{path}.md": f"# {path.replace('/', ': ')}\n\n" + "".join(f"::: {name}\n\n" for name in names)
+            for path, names in made.items()}
+
+
+def navigation(pages: dict[str, str], reference: list[str]) -> list[Any]:
+    manual = "docs/README.md"
+    parts = re.split(r"^## (.*)$", pages[manual], flags=re.MULTILINE)[1:]
+    listed = {title: [path for path in links(manual, body) if path in pages] for title, body in zip(parts[::2], parts[1::2])}
+    left = set(pages) - {"README.md", manual} - {path for paths in listed.values() for path in paths}
+    nav: list[Any] = [{"Home": ["README.md", manual]}]
+    for part, paths in listed.items():
+        inside: list[Any] = []
+        for path in paths:
+            folder = path.removesuffix("README.md")
+            below = [other for other in dict.fromkeys([*links(path, pages[path]), *sorted(left)]) if other in left and other.startswith(folder)]
+            left -= set(below)
+            title = re.search(r"^# (.*)$", pages[path], re.MULTILINE)
+            inside.append({title[1] if title else path: [path, *below]} if below else path)
+        if part == "Reference":
+            for language in ("c", "python"):
+                groups: dict[str, list[str]] = {}
+                for uri in reference:
+                    if uri.startswith(f"reference/{language}/"):
+                        groups.setdefault(uri.split("/")[2] + (".h" if language == "c" else ""), []).append(uri)
+                inside.append({f"{language.capitalize()} API": [{name: uris} for name, uris in groups.items()]})
+        nav.append({part: inside})
+    if left:
+        sys.exit("docs/README.md: no table leads to " + ", ".join(sorted(left)))
+    return nav
+
+
+def in_site(uri: str, text: str) -> str:
+    """Makes links to files of the tree links to the pages that show them, and names of the API links to the reference."""
+    def link(match: re.Match[str]) -> str:
+        path = next(links(uri, match[0]), "")
+        target = place(path) if path else match[2].removeprefix("/")
+        return f"{match[1]}{os.path.relpath(target, os.path.dirname(uri))}{match[3]}" if match[2].startswith("/") or path not in ("", target) else match[0]
+
+    def name(match: re.Match[str]) -> str:
+        return f"[`{match[1]}`][{match[2]}]" if match[2] in known else match[0]
+
+    return LINK.sub(link, text if uri.startswith("reference/") else NAME.sub(name, text))
+
+
+def main() -> None:
+    out = pathlib.Path(sys.argv[1])
+    shutil.rmtree(out, ignore_errors=True)
+    paths = [path for path in sorted(ROOT.rglob("*.md")) if not NOT_OURS & set(path.relative_to(ROOT).parts)]
+    pages = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in paths}
+    reference, names = c_reference.pages(ROOT)
+    known.update(names)
+    reference.update(python_pages())
+    version = re.search(r"VERSION (\d+\.\d+\.\d+)", (ROOT / "CMakeLists.txt").read_text(encoding="utf-8"))
+    assert version
+    made = {**pages, **reference}
+    wanted = {target for path, text in made.items() for target in links(path, text)}
+    while wanted:
+        path = wanted.pop()
+        if (ROOT / path).suffix in COPIED:
+            (out / "pages" / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / path, out / "pages" / path)
+        elif place(path) not in made:
+            made[place(path)] = shown(path)
+            wanted |= set(entries(path))
+    for uri, text in made.items():
+        (out / "pages" / uri).parent.mkdir(parents=True, exist_ok=True)
+        (out / "pages" / uri).write_text(in_site(uri, text), encoding="utf-8")
+    shutil.copytree(ROOT / "docs/site/assets", out / "pages/assets")
+    (out / "python").symlink_to(ROOT / "python")
+    settings = (ROOT / "docs/site/mkdocs.yml").read_text(encoding="utf-8")
+    # JSON is YAML, too.
+    nav = json.dumps(navigation(pages, list(reference)), indent=1)
+    (out / "mkdocs.yml").write_text(f"{settings}\nsite_name: Entrain {version[1]}\nnav: {nav}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
