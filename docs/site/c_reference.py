@@ -15,7 +15,7 @@ SECTION = re.compile(r"/\* -{4} (.*?)(?: -+ *(?=\*/|$)|(?= \*/)|$)")
 NAME = re.compile(
     r"^(?:ENTRAIN_API|static (?:ENTRAIN_INLINE|inline)) [\w* ]*?\b(entrain_\w+)\(|^typedef .*\(\*(entrain_\w+)\)\(|^} (entrain_\w+);"
     r"|^typedef (?:struct )?\w+ (entrain_\w+);|^ +(ENTRAIN_\w+) =|^#define (ENTRAIN_\w+)", re.MULTILINE)
-WORD = re.compile(r"`[^`]*`|\b(?:docs/[\w-]+|SECURITY)\.md\b|\b(?:entrain_|ENTRAIN_|[A-Z]+_(?=[A-Z]))\w+(?:\(\))?|[*_<\[\]|#~]")
+WORD = re.compile(r"`[^`]*`|\b(?:docs/[\w-]+|SECURITY)\.md\b|\b(?:entrain_|ENTRAIN_|[A-Z]+_(?=[A-Z]))\w+(?:\(\)|\*)?|[*_<\[\]|#~]")
 
 
 @dataclasses.dataclass
@@ -72,7 +72,7 @@ def pieces(lines: list[str]) -> list[tuple[str, list[str]]]:
 
 def sections(header: str) -> list[Section]:
     """Reads a header. The first section is the comment at its head and what stands before the first title."""
-    body = re.sub(r"^#if(?!ndef ENTRAIN_\w+_H_$).*?^#endif.*?$", "", header, flags=re.DOTALL | re.MULTILINE)
+    body = re.sub(r"(?:^/\*(?:(?!\*/).)*\*/\n)?^#if(?!ndef ENTRAIN_\w+_H_$).*?^#endif.*?$", "", header, flags=re.DOTALL | re.MULTILINE)
     found = [Section("", "", [])]
     comment, fresh = "", True
     for kind, lines in pieces(body.splitlines()):
@@ -162,6 +162,30 @@ def uses(name: str, examples: dict[str, str]) -> tuple[str, str] | None:
     return None
 
 
+def fields(code: str) -> tuple[str, list[tuple[str, str]]]:
+    """Returns a statement without the comments of its fields or constants, and these with their comments. A comment at the brace is
+    returned with an empty field."""
+    if not re.match(r"(typedef struct \w+|typedef .*?;\nenum|enum) {", code):
+        return code, []
+    found = [(name.strip().rstrip(";,"), comment) for name, comment in re.findall(r"^( [^\n]*?|[^\n]*{) */\* (.*?) ?\*/$", code, re.DOTALL | re.MULTILINE)]
+    texts = []
+    for name, comment in found:
+        first, *rest = comment.split("\n")
+        margin = min((len(line) - len(line.lstrip()) for line in rest), default=0)
+        texts.append(("" if name.endswith("{") else name, "\n".join([first, *(line[margin:] for line in rest)])))
+    return re.sub(r" */\*.*?\*/", "", code, flags=re.DOTALL), texts
+
+
+def prototype(code: str) -> str:
+    """Writes long declarations of functions with one parameter on each line, for narrow screens."""
+    def short(match: re.Match[str]) -> str:
+        line = re.sub(r"\s+", " ", match[1] + match[2])
+        return line if len(line) < 72 else re.sub(r"\s+", " ", match[1]) + "(\n    " + ",\n    ".join(re.sub(r"\s+", " ", match[2])[1:].split(", "))
+
+    code = re.sub(r"^(?:ENTRAIN_API|static ENTRAIN_INLINE|static inline) ", "", code, flags=re.MULTILINE)
+    return re.sub(r"^([^ {}/#][^;{}/]*?)(\([^()]*\);)$", short, code, flags=re.MULTILINE)
+
+
 def heading(item: Item) -> tuple[str, str]:
     """Returns the heading of an item and its anchor."""
     names = item.names
@@ -185,11 +209,16 @@ def pages(root: pathlib.Path) -> tuple[dict[str, str], dict[str, str]]:
             page = [f"# {section.title or header}", markdown(section.text, names)]
             for item in section.items:
                 if not item.names:
-                    page += [f"```c\n{item.code}\n```"]
                     continue
                 title, anchor = heading(item)
-                page += [f"## {title} {{#{anchor}}}", "".join(f"[](){{#{name}}}" for name in item.names if name != anchor),
-                         f"```c\n{item.code}\n```", markdown(item.comment, names)]
+                code, texts = fields(item.code)
+                inside = {name.split()[0]: "" for name, _ in texts if name.startswith("ENTRAIN_")}
+                anchors = "".join(f"[](){{#{name}}}" for name in item.names if name != anchor and name not in inside)
+                page += [f"## {title} {{#{anchor}}}", anchors, f"```c\n{prototype(code)}\n```", markdown(item.comment, names)]
+                for name, text in texts:
+                    mark = f"[](){{#{name.split()[0]}}}" if name.split()[:1] and name.split()[0] in inside and name.split()[0] != anchor else ""
+                    text = markdown(text, names)
+                    page.append(f"{mark}`{name}`\n\n:   " + text.replace("\n", "\n    ") if name else text[0].upper() + text[1:] + ":")
                 for use in dict.fromkeys(filter(None, (uses(name, examples) for name in item.names))):
                     page += [f"From [{use[0]}](/{use[0]}):", f"```c\n{use[1]}\n```"]
             made[f"reference/c/{stem}/{slug if number else 'README'}.md"] = "\n\n".join(filter(None, page)) + "\n"
