@@ -20,6 +20,7 @@ from typing import Any, Iterator
 import c_reference
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+MANUAL = "docs/README.md"
 NOT_OURS = {".git", ".cache", "build", "dist"}
 COPIED = {".svg", ".png", ".csv", ".html"}
 LINK = re.compile(r"(\[[^\]]*\]\()([^)\s#:]+)((?:#[^)]*)?\))")
@@ -78,18 +79,38 @@ def python_pages() -> dict[str, str]:
             for path, names in made.items()}
 
 
-def navigation(pages: dict[str, str], reference: list[str]) -> list[Any]:
-    manual = "docs/README.md"
-    parts = re.split(r"^## (.*)$", pages[manual], flags=re.MULTILINE)[1:]
-    listed = {title: [path for path in links(manual, body) if path in pages] for title, body in zip(parts[::2], parts[1::2])}
-    left = set(pages) - {"README.md", manual} - {path for paths in listed.values() for path in paths}
-    nav: list[Any] = [{"Home": ["README.md", manual]}]
+def tree_pages() -> dict[str, str]:
+    paths = [path for path in sorted(ROOT.rglob("*.md")) if not NOT_OURS & set(path.relative_to(ROOT).parts)]
+    return {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in paths}
+
+
+def parts(pages: dict[str, str]) -> dict[str, list[list[str]]]:
+    """Returns what each part of the manual contains: pages, each with those below it."""
+    sections = re.split(r"^## (.*)$", pages[MANUAL], flags=re.MULTILINE)[1:]
+    listed = {title: [path for path in links(MANUAL, body) if path in pages] for title, body in zip(sections[::2], sections[1::2])}
+    left = set(pages) - {"README.md", MANUAL} - {path for paths in listed.values() for path in paths}
+    found: dict[str, list[list[str]]] = {}
     for part, paths in listed.items():
-        inside: list[Any] = []
+        found[part] = []
         for path in paths:
             folder = path.removesuffix("README.md")
             below = [other for other in dict.fromkeys([*links(path, pages[path]), *sorted(left)]) if other in left and other.startswith(folder)]
             left -= set(below)
+            found[part].append([path, *below])
+    if left:
+        sys.exit(f"{MANUAL}: no table leads to " + ", ".join(sorted(left)))
+    return found
+
+
+def user_pages() -> list[str]:
+    return [page for part, groups in parts(tree_pages()).items() if part != "Developers" for group in groups for page in group]
+
+
+def navigation(pages: dict[str, str], reference: list[str]) -> list[Any]:
+    nav: list[Any] = [{"Home": "README.md"}]
+    for part, found in parts(pages).items():
+        inside: list[Any] = [MANUAL] if len(nav) == 1 else []
+        for path, *below in found:
             title = re.search(r"^# (.*)$", pages[path], re.MULTILINE)
             inside.append({title[1] if title else path: [path, *below]} if below else path)
         if part == "Reference":
@@ -100,8 +121,6 @@ def navigation(pages: dict[str, str], reference: list[str]) -> list[Any]:
                         groups.setdefault(uri.split("/")[2] + (".h" if language == "c" else ""), []).append(uri)
                 inside.append({f"{language.capitalize()} API": [{name: uris} for name, uris in groups.items()]})
         nav.append({part: inside})
-    if left:
-        sys.exit("docs/README.md: no table leads to " + ", ".join(sorted(left)))
     return nav
 
 
@@ -121,8 +140,7 @@ def in_site(uri: str, text: str) -> str:
 def main() -> None:
     out = pathlib.Path(sys.argv[1])
     shutil.rmtree(out, ignore_errors=True)
-    paths = [path for path in sorted(ROOT.rglob("*.md")) if not NOT_OURS & set(path.relative_to(ROOT).parts)]
-    pages = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in paths}
+    pages = tree_pages()
     reference, names = c_reference.pages(ROOT)
     known.update(names)
     reference.update(python_pages())

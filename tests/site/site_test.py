@@ -1,0 +1,77 @@
+"""Builds the site of the manual in a folder, and checks what readers get: site_test.py ROOT FOLDER. Every link leads to a file and to an
+anchor in it, and every function of the library and public name of the Python package is in the reference. The build itself fails if a page
+is in no table of docs/README.md, or a link of a page is broken. Skips (77) without the packages of `tools/setup.sh site`."""
+
+import filecmp
+import html.parser
+import json
+import pathlib
+import subprocess
+import sys
+import urllib.parse
+
+ROOT, FOLDER = (pathlib.Path(argument).resolve() for argument in sys.argv[1:])
+PYTHON = ROOT / "build/site-python/bin/python"
+
+
+class Page(html.parser.HTMLParser):
+    """The links and the anchors of a page."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.links, self.anchors = [], set()
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attributes):
+        for key, value in attributes:
+            if key == "id" or (tag == "a" and key == "name"):
+                self.anchors.add(value)
+            elif key in ("href", "src") and value and tag != "link":
+                self.links.append(value)
+
+
+def broken(site):
+    pages = {path: Page(path) for path in site.rglob("*.html") if path.name != "404.html" and "examples/report" not in str(path)}
+    assert len(pages) > 100, len(pages)
+    for path, page in pages.items():
+        for link in page.links:
+            url = urllib.parse.urlsplit(link)
+            target = (path.parent / urllib.parse.unquote(url.path)).resolve() if url.path else path
+            if url.scheme or url.netloc:
+                continue
+            if not target.is_file():
+                yield f"{path.relative_to(site)}: there is no {link}"
+            elif url.fragment and target in pages and urllib.parse.unquote(url.fragment) not in pages[target].anchors | {"__top"}:
+                yield f"{path.relative_to(site)}: {link} has no such anchor"
+
+
+def main():
+    installed = ROOT / "build/site-python/installed.txt"
+    if not installed.exists() or not filecmp.cmp(installed, ROOT / "docs/site/requirements.txt", shallow=False):
+        print("skipped: `tools/setup.sh site` has not installed the packages")
+        return 77
+    subprocess.run([ROOT / "docs/site.sh", FOLDER], check=True)
+    site = FOLDER / "html"
+    found = list(broken(site))
+
+    anchors = {anchor for path in (site / "reference").rglob("*.html") for anchor in Page(path).anchors}
+    wanted = (ROOT / "tests/api/exported_symbols.txt").read_text().split()
+    sys.path.insert(0, str(ROOT / "docs/site"))
+    import pages
+    wanted += [name for text in pages.python_pages().values() for name in text.split() if name.startswith("entrain.") and ":" not in name]
+    assert "entrain.torch.EDiT" in wanted and "entrain_all_reduce" in wanted
+    found += [f"the reference lacks {name}" for name in wanted if name not in anchors]
+
+    search = (site / "search.json").read_text(encoding="utf-8")
+    assert json.loads(search)["items"]
+    found += [f"the search does not find {word}" for word in ("entrain_all_reduce", "entrain.torch.EDiT", "ENTRAIN_TRANSPORTS") if word not in search]
+
+    # The check itself finds what is broken.
+    (site / "index.html").write_text('<a href="nowhere.html">x</a><a href="SECURITY.html#nowhere">x</a>', encoding="utf-8")
+    assert len([fault for fault in broken(site) if fault.startswith("index.html")]) == 2
+    print("\n".join(found))
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
