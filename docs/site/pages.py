@@ -61,22 +61,31 @@ def shown(path: str) -> str:
     return f"# {path}\n\n`````{language}\n{full.read_text(encoding='utf-8')}\n`````\n"
 
 
+def parsed(module: str) -> ast.Module:
+    path = ROOT / "python" / module.replace(".", "/")
+    return ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8"))
+
+
 def python_pages() -> dict[str, str]:
     """Returns the pages of the Python reference: one for each module from which a package takes public names, and one for each module of
-    entrain.integrations. Nothing is imported."""
-    made: dict[str, list[str]] = {}
+    entrain.integrations. Nothing is imported. A class that derives from another one of its page stands behind it, with its own members."""
+    made: dict[str, dict[str, str]] = {}
     for package in ("entrain", "entrain.torch"):
-        tree = ast.parse((ROOT / "python" / package.replace(".", "/") / "__init__.py").read_text(encoding="utf-8"))
+        tree = parsed(package)
         public = next(ast.literal_eval(node.value) for node in tree.body if isinstance(node, ast.Assign) and "__all__" == getattr(node.targets[0], "id", ""))
-        for node in tree.body:
-            for alias in node.names if isinstance(node, ast.ImportFrom) else ():
-                if (name := alias.asname or alias.name) in public:
-                    made.setdefault(f"{package}/{(node.module or name).lstrip('_')}", []).append(f"{package}.{name}")
+        for node in (node for node in tree.body if isinstance(node, ast.ImportFrom)):
+            names = [alias.asname or alias.name for alias in node.names if (alias.asname or alias.name) in public]
+            classes = parsed(f"{package}.{node.module}").body if node.module else []
+            derived = {item.name for item in classes if isinstance(item, ast.ClassDef) and {ast.unparse(base) for base in item.bases} & set(names)}
+            made.setdefault(f"{package}/{(node.module or 'optim').lstrip('_')}", {}).update(
+                (f"{package}.{name}", "    options: {inherited_members: false}\n" if name in derived else "")
+                for name in sorted(names, key=lambda name: name in derived))
     for path in sorted((ROOT / "python/entrain/integrations").glob("[a-z]*.py")):
-        made[f"entrain.integrations/{path.stem}"] = [f"entrain.integrations.{path.stem}"]
-    known.update(name for names in made.values() for name in names)
-    return {f"reference/python/{path}.md": f"# {path.replace('/', ': ')}\n\n" + "".join(f"::: {name}\n\n" for name in names)
-            for path, names in made.items()}
+        made[f"entrain.integrations/{path.stem}"] = {f"entrain.integrations.{path.stem}": ""}
+    pages = {path: names for path, names in made.items() if names}
+    known.update(name for names in pages.values() for name in names)
+    return {f"reference/python/{path}.md": f"# {path.replace('/', ': ')}\n\n" + "".join(f"::: {name}\n{options}\n" for name, options in names.items())
+            for path, names in pages.items()}
 
 
 def tree_pages() -> dict[str, str]:

@@ -2,6 +2,7 @@
 anchor in it, and every function of the library and public name of the Python package is in the reference. The build itself fails if a page
 is in no table of docs/README.md, or a link of a page is broken. Skips (77) without the packages of `tools/setup.sh site`."""
 
+import collections
 import filecmp
 import html.parser
 import json
@@ -15,23 +16,48 @@ PYTHON = ROOT / "build/site-python/bin/python"
 
 
 class Page(html.parser.HTMLParser):
-    """The links and the anchors of a page."""
+    """The links and the anchors of a page, and its number of lists, tables and so on."""
 
-    def __init__(self, path):
+    def __init__(self, text):
         super().__init__()
-        self.links, self.anchors = [], set()
-        self.feed(path.read_text(encoding="utf-8"))
+        self.links, self.anchors, self.counts = [], set(), collections.Counter()
+        self.inside = "<article" not in text
+        self.feed(text)
 
     def handle_starttag(self, tag, attributes):
+        self.inside |= tag == "article"
+        if self.inside and tag in {"li", "tr", "pre", "h2", "h3", "strong", "em"}:
+            self.counts[tag] += 1
         for key, value in attributes:
             if key == "id" or (tag == "a" and key == "name"):
                 self.anchors.add(value)
             elif key in ("href", "src") and value and tag != "link":
                 self.links.append(value)
 
+    def handle_endtag(self, tag):
+        self.inside &= tag != "article"
+
+
+def read(path):
+    return Page(path.read_text(encoding="utf-8"))
+
+
+def misread(folder):
+    """Compares the pages with what a renderer of CommonMark makes of them, as the readers of the tree see them."""
+    script = "import json, markdown_it, sys; render = markdown_it.MarkdownIt().enable('table').render; " \
+             "print(json.dumps({path: render(open(path).read()) for path in sys.argv[1:]}))"
+    pages = [path for path in (folder / "pages").rglob("*.md") if "reference" not in path.parts]
+    run = subprocess.run([PYTHON, "-c", script, *pages], check=True, stdout=subprocess.PIPE)
+    for path, text in json.loads(run.stdout).items():
+        relative = pathlib.Path(path).relative_to(folder / "pages")
+        shown = relative.parent / "index.html" if relative.name == "README.md" else relative.with_suffix(".html")
+        expected, found = Page(text).counts, read(folder / "html" / shown).counts
+        if expected != found:
+            yield f"{relative}: the site shows {dict(found - expected)} more, {dict(expected - found)} less than CommonMark; empty lines help"
+
 
 def broken(site):
-    pages = {path: Page(path) for path in site.rglob("*.html") if path.name != "404.html" and "examples/report" not in str(path)}
+    pages = {path: read(path) for path in site.rglob("*.html") if path.name != "404.html" and "examples/report" not in str(path)}
     assert len(pages) > 100, len(pages)
     for path, page in pages.items():
         for link in page.links:
@@ -52,9 +78,9 @@ def main():
         return 77
     subprocess.run([ROOT / "docs/site.sh", FOLDER], check=True)
     site = FOLDER / "html"
-    found = list(broken(site))
+    found = [*broken(site), *misread(FOLDER)]
 
-    anchors = {anchor for path in (site / "reference").rglob("*.html") for anchor in Page(path).anchors}
+    anchors = {anchor for path in (site / "reference").rglob("*.html") for anchor in read(path).anchors}
     wanted = (ROOT / "tests/api/exported_symbols.txt").read_text().split()
     sys.path.insert(0, str(ROOT / "docs/site"))
     import pages
