@@ -133,7 +133,7 @@ def markdown(text: str, known: dict[str, str]) -> str:
         elif mode in ("list", "list end") and indent >= margin:
             mode = "list"
             result.append("    " + WORD.sub(word, bare))
-        elif indent >= 2 or (mode == "plain" and indent):
+        elif indent >= 2 or (mode == "plain" and (indent or re.match(r"\S +\|", bare))):
             if mode != "plain":
                 result.append("")
             mode = "plain"

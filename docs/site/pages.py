@@ -78,7 +78,7 @@ def python_pages() -> dict[str, str]:
             classes = parsed(f"{package}.{node.module}").body if node.module else []
             derived = {item.name for item in classes if isinstance(item, ast.ClassDef) and {ast.unparse(base) for base in item.bases} & set(names)}
             made.setdefault(f"{package}/{(node.module or 'optim').lstrip('_')}", {}).update(
-                (f"{package}.{name}", "    options: {inherited_members: false}\n" if name in derived else "")
+                (f"{package}.{name}", "    options: {inherited_members: false, show_bases: true}\n" if name in derived else "")
                 for name in sorted(names, key=lambda name: name in derived))
     for path in sorted((ROOT / "python/entrain/integrations").glob("[a-z]*.py")):
         made[f"entrain.integrations/{path.stem}"] = {f"entrain.integrations.{path.stem}": ""}
@@ -169,7 +169,8 @@ def main() -> None:
         (out / "pages" / uri).parent.mkdir(parents=True, exist_ok=True)
         (out / "pages" / uri).write_text(in_site(uri, text), encoding="utf-8")
     shutil.copytree(ROOT / "docs/site/assets", out / "pages/assets")
-    (out / "python").symlink_to(ROOT / "python")
+    for name in ("python", "docs/site/docstrings.py"):
+        (out / pathlib.Path(name).name).symlink_to(ROOT / name)
     settings = (ROOT / "docs/site/mkdocs.yml").read_text(encoding="utf-8")
     # JSON is YAML, too.
     nav = json.dumps(navigation(pages, list(reference)), indent=1)
