@@ -9,7 +9,7 @@ from typing import Any
 import griffe
 
 ROW = re.compile(r"( *)([\w.\-]+(?:,? [\w.\-]+)*)(  +)(?=[^#\s])(.*)")
-WIDE = re.compile(r"( *)([\w.]+(?:, [\w.]+)*)( )(.*)")  # a name that is as long as the column
+LONG = re.compile(r"( *)([\w.]+(?:, [\w.]+)*)()()")  # a name whose text begins on the next line
 FUNCTION = re.compile(r"(?<![\w`/])entrain_[a-z_]*[a-z](?![\w/])(?!\.\w)")
 
 
@@ -21,13 +21,16 @@ def markdown(text: str) -> str:
     result: list[str] = []
     column = 0  # of the texts of the table; 0: no table
     code = False
-    for line in text.split("\n"):
-        row = ROW.fullmatch(line) or (WIDE.fullmatch(line) if column else None)
+    lines = text.split("\n")
+    for line, following in zip(lines, [*lines[1:], ""]):
+        row = ROW.fullmatch(line)
+        if column and re.match(rf" {{{column}}}\S", following):
+            row = row or LONG.fullmatch(line)
         indent = len(line) - len(line.lstrip())
-        if row and not code and column in (0, row.start(4)):
+        if row and not code and (column in (0, row.start(4)) or not row[4]):
             name = f"**{row[2]}**" if re.search(r"[^,] ", row[2]) else f"`{row[2]}`"
             result += ["", name, "", f":   {linked(row[4])}"]
-            column = row.start(4)
+            column = row.start(4) if row[4] else column
         elif column and indent >= column:
             result.append("    " + linked(line.strip()))
         else:
