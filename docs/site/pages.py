@@ -27,6 +27,8 @@ LINK = re.compile(r"(\[[^\]]*\]\()([^)\s#:]+)((?:#[^)]*)?\))")
 FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 # Code, headings and links, which stay, and names of the API in backticks.
 NAME = re.compile(r"^```.*?^```|^(?: {4}|\t).*?$|^#.*?$|\[[^\]]*\]\([^)]*\)|`((entrain[._][\w.]+)(?:\(\))?)`", re.DOTALL | re.MULTILINE)
+# Code, which stays, and formulas between $ or $$.
+MATH = re.compile(r"^```.*?^```|^(?: {4}|\t).*?$|`[^`\n]*`|\$\$(.+?)\$\$|(?<![\w$\\])\$(?! )([^$\n]+?)(?<! )\$(?!\w)", re.DOTALL | re.MULTILINE)
 
 known: set[str] = set()  # the names that the reference describes
 
@@ -134,7 +136,15 @@ def navigation(pages: dict[str, str], reference: list[str]) -> list[Any]:
 
 
 def in_site(uri: str, text: str) -> str:
-    """Makes links to files of the tree links to the pages that show them, and names of the API links to the reference."""
+    """Makes links to files of the tree links to the pages that show them, names of the API links to the reference, and formulas MathML."""
+    from latex2mathml.converter import convert
+
+    def formula(match: re.Match[str]) -> str:
+        if not (match[1] or match[2]):
+            return match[0]
+        display = "block" if match[1] else "inline"
+        return f'<span class="math {display}">{convert(match[1] or match[2], display=display)}</span>'
+
     def link(match: re.Match[str]) -> str:
         path = next(links(uri, match[0]), "")
         target = place(path) if path else match[2].removeprefix("/")
@@ -143,7 +153,7 @@ def in_site(uri: str, text: str) -> str:
     def name(match: re.Match[str]) -> str:
         return f"[`{match[1]}`][{match[2]}]" if match[2] in known else match[0]
 
-    return LINK.sub(link, text if uri.startswith("reference/") else NAME.sub(name, text))
+    return LINK.sub(link, text if uri.startswith("reference/") else NAME.sub(name, MATH.sub(formula, text)))
 
 
 def main() -> None:
