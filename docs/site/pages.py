@@ -142,8 +142,9 @@ def in_site(uri: str, text: str) -> str:
     def formula(match: re.Match[str]) -> str:
         if not (match[1] or match[2]):
             return match[0]
-        display = "block" if match[1] else "inline"
-        return f'<span class="math {display}">{convert(match[1] or match[2], display=display)}</span>'
+        if match[1]:
+            return f'<span class="formula">{convert(match[1], display="block")}</span>'
+        return f"<span>{convert(match[2])}</span>"
 
     def link(match: re.Match[str]) -> str:
         path = next(links(uri, match[0]), "")
