@@ -21,7 +21,7 @@ import c_reference
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MANUAL = "docs/README.md"
-NOT_OURS = {".git", ".cache", "build", "dist"}
+NOT_OURS = re.compile(r"(?:^|/)(?:\.|build/|dist/)")
 COPIED = {".svg", ".png", ".csv", ".html"}
 LINK = re.compile(r"(\[[^\]]*\]\()([^)\s#:]+)((?:#[^)]*)?\))")
 FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
@@ -91,8 +91,8 @@ def python_pages() -> dict[str, str]:
 
 
 def tree_pages() -> dict[str, str]:
-    paths = [path for path in sorted(ROOT.rglob("*.md")) if not NOT_OURS & set(path.relative_to(ROOT).parts)]
-    return {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in paths}
+    paths = [str(path.relative_to(ROOT)) for path in sorted(ROOT.rglob("*.md"))]
+    return {path: (ROOT / path).read_text(encoding="utf-8") for path in paths if not NOT_OURS.search(path)}
 
 
 def parts(pages: dict[str, str]) -> dict[str, list[list[str]]]:

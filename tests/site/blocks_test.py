@@ -3,7 +3,7 @@
 C: compiled with all warnings if it includes a header. Any other block is a fragment: the body of a function, or whole functions. It may use
 variables and functions of its surroundings, but everything of Entrain that it names must exist and be used as declared.
 Python: a block that imports something is parsed, and what it names of the package must exist.
-Shell: lines that begin with a command, up to an empty line, are parsed by sh. The programs of the tree that they call must exist."""
+Shell: lines that begin with a command, up to an empty line, or with a prompt, are parsed by sh. The programs of the tree that they call must exist."""
 
 import ast
 import os
@@ -33,7 +33,8 @@ def blocks(text):
     for language, body in FENCED.findall(text):
         yield language, body
     for body in INDENTED.findall(FENCED.sub("", text)):
-        body = textwrap.dedent(body.strip("\n"))
+        body, *prompts = re.split(r"^\$ (.*)$", textwrap.dedent(body.strip("\n")), flags=re.MULTILINE)
+        yield from (("sh", prompt) for prompt in prompts[::2])
         first = body.lstrip().split("\n")[0]
         if re.match(r"(import|from) [\w.]+", first):
             yield "python", body
