@@ -20,7 +20,7 @@ class Page(html.parser.HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.links, self.anchors, self.counts = [], set(), collections.Counter()
+        self.links, self.anchors, self.loaded, self.counts = [], set(), set(), collections.Counter()
         self.inside = "<article" not in text
         self.feed(text)
 
@@ -31,8 +31,9 @@ class Page(html.parser.HTMLParser):
         for key, value in attributes:
             if key == "id" or (tag == "a" and key == "name"):
                 self.anchors.add(value)
-            elif key in ("href", "src") and value and tag != "link":
+            elif key in ("href", "src") and value and (tag != "link" or ("rel", "stylesheet") in attributes):
                 self.links.append(value)
+                self.loaded |= {value} if tag in ("link", "script", "img") else set()
 
     def handle_endtag(self, tag):
         self.inside &= tag != "article"
@@ -64,6 +65,8 @@ def broken(site):
             url = urllib.parse.urlsplit(link)
             target = (path.parent / urllib.parse.unquote(url.path)).resolve() if url.path else path
             if url.scheme or url.netloc:
+                if link in page.loaded:
+                    yield f"{path.relative_to(site)}: loads {link} from another host"
                 continue
             if not target.is_file():
                 yield f"{path.relative_to(site)}: there is no {link}"
