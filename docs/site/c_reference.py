@@ -55,13 +55,11 @@ def pieces(lines: list[str]) -> list[tuple[str, list[str]]]:
             kind = "comment"
         else:
             # A statement ends at a line that is not indented and at which all brackets are closed.
-            kind, end, depth = "code", 0, 0
-            while end == 0 or depth > 0 or not re.search(r"[;}]$|^#", code):
+            kind, end, depth, code = "code", 0, 0, ""
+            while depth > 0 or not (code.startswith("#") or code.endswith((";", "}"))):
                 code = re.sub(r"/\*.*?(\*/|$)", "", lines[end]).rstrip()
                 depth += len(re.findall(r"[{(]", code)) - len(re.findall(r"[})]", code))
                 end += 1
-                if code.startswith("#") or (depth == 0 and code.endswith(";")):
-                    break
             # A comment may go on behind the end of its statement.
             while "*/" not in lines[end - 1].rpartition("/*")[2] and "/*" in lines[end - 1]:
                 end += 1
