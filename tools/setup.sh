@@ -6,6 +6,7 @@
 #   tools/setup.sh list-demo      prints those of them that are absent
 #   tools/setup.sh deps-compare   as deps, and those for examples/compare.sh: a text to learn, a progress bar
 #   tools/setup.sh deps-bench     as deps, and those for bench/compare.sh: peers to measure
+#   tools/setup.sh deps-debs      those for tools/setup.sh debs and tests/debs.sh
 #   tools/setup.sh deps-neon      a cross compiler and an emulator for tests/neon.sh
 #   tools/setup.sh deps-fuzz      as deps, and the compiler for tests/fuzz.sh
 #   tools/setup.sh python [torch|frameworks]
@@ -38,6 +39,7 @@ deps_mpi="libopenmpi-dev openmpi-bin libmpich-dev mpich"
 deps_bench="openssl"
 deps_wheel="cmake ninja-build gcc binutils make perl libcli11-dev nlohmann-json3-dev libucx-dev libcurl4-openssl-dev python3-venv"
 deps_debs="$deps_build libucx-dev libcurl4-openssl-dev help2man dpkg-dev file"
+deps_debs_test="lintian debootstrap util-linux"
 deps_neon="g++-aarch64-linux-gnu qemu-user"
 deps_fuzz="clang-16 libclang-rt-16-dev llvm-16"
 
@@ -306,6 +308,10 @@ case "${1:-}" in
   deps-bench)
     # shellcheck disable=SC2086
     install_absent $deps $deps_mpi $deps_bench
+    ;;
+  deps-debs)
+    # shellcheck disable=SC2086
+    install_absent $deps_debs $deps_debs_test
     ;;
   deps-neon)
     # shellcheck disable=SC2086
