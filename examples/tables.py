@@ -350,6 +350,98 @@ def from_to(values, digits):
     return f"{text} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
+# ---- docs/evidence.md ----------------------------------------------------------------
+
+
+def allowed(own, base):
+    """Returns the sentence that the interval of the difference allows. More loss is worse."""
+    mean, half = interval(against(own, base))
+    low, high = 100 * (mean - half), 100 * (mean + half)
+    if low > 0:
+        return f"worse, by {low:.1f} to {high:.1f} %"
+    if high < 0:
+        return f"better, by {-high:.1f} to {-low:.1f} %"
+    return f"no difference seen: at most {high:.1f} % worse, {-low:.1f} % better"
+
+
+def count(part, whole):
+    return f"{part} of {whole} ({share(part, whole)})"
+
+
+def evidence_methods(results, base="ddp"):
+    """results is [(method, settings, number of settings tried, {seed: loss}, MB sent, what `acted` returns or None)]."""
+    of_base = next(losses for name, _, _, losses, _, _ in results if name == base)
+    rows = [["method", "settings found", "tried", "seeds", "validation loss", f"against {base} [95 %]"]]
+    rows[0] += ["what this allows to say", "MB a rank sends", "rejected", "clipped"]
+    for name, settings, tried, losses, sent, parts in results:
+        cells = [name, f"`{settings}`", str(tried), str(len(losses)), spread(losses)]
+        cells += ["", ""] if name == base else [difference(losses, of_base), allowed(losses, of_base)]
+        cells.append(f"{statistics.mean(sent):,.0f}")
+        cells += [count(parts["rejected"], parts["armed"]), count(parts["clipped"], parts["decisions"])] if parts else ["", ""]
+        rows.append(cells)
+    return rows
+
+
+def evidence_sizes(gaps, methods, base="ddp"):
+    """gaps is {size: {method: {seed: loss}}}. Cells are differences to the base."""
+    rows = [["model"] + [f"{method} against {base} [95 %]" for method in methods if method != base]]
+    for size, losses in gaps.items():
+        own = [difference(losses[one], losses[base]) if one in losses else "" for one in methods if one != base]
+        rows.append([size, *own])
+    return rows
+
+
+def evidence_parts(found):
+    """found is {condition: {parts that are on: ({seed: loss}, what `acted` returns)}}. The first variant has no part."""
+    rows = [["condition", "parts that are on", "seeds", "validation loss", "against none [95 %]", "what this allows to say"]]
+    rows[0] += ["rejected, of armed", "clipped", "weights from", "to"]
+    for condition, variants in found.items():
+        for on, (losses, parts) in variants.items():
+            cells = [condition, ", ".join(on) or NO_PARTS, str(len(losses)), spread(losses)]
+            cells += [difference(losses, variants[()][0]), allowed(losses, variants[()][0])] if on and () in variants else ["", ""]
+            cells += [count(parts["rejected"], parts["armed"]) if parts["armed"] else "", count(parts["clipped"], parts["decisions"])]
+            rows.append([*cells, *(f"{weight:.3f}" for weight in parts["weights"])])
+    return rows
+
+
+def evidence_exchange(results):
+    """results is [(exchange over micro-batch, {seed: loss} of acco, {seed: loss} of ddp with as many tokens in an update)]. The first row's
+    ddp is the one with the smallest updates. A micro-batch of ddp has as many tokens as two of acco."""
+    smallest = results[0][2]
+    rows = [["exchange / micro-batch", "tokens in an update, to the first row's", "seeds", "loss of acco", "of ddp with such updates"]]
+    rows[0] += ["acco against it [95 %]", "against ddp with the smallest updates [95 %]", "time at equal tokens, ddp with the smallest updates / acco"]
+    for times, acco, ddp in results:
+        cells = [f"{times:g}", f"{times:g}", str(len(acco)), spread(acco), spread(ddp), difference(acco, ddp)]
+        rows.append([*cells, difference(acco, smallest), f"{(2 + times) / 2:g}"])
+    return rows
+
+
+def evidence_muon(found):
+    """found is {flags: (settings, {seed: loss})}. Each optimizer's row of diloco is compared with its ddp, and with diloco by AdamW."""
+    rows = [["method", "inner optimizer", "settings found", "seeds", "validation loss", "against diloco with AdamW [95 %]"]]
+    rows[0] += ["against ddp with the same optimizer [95 %]", "what the first interval allows to say"]
+    base = next(losses for flags, (_, losses) in found.items() if flags == "--method diloco --optimizer adamw")
+    for flags, (settings, losses) in found.items():
+        _, method, _, optimizer = flags.split()
+        same = found.get(f"--method ddp --optimizer {optimizer}", ("", {}))[1]
+        cells = [method, optimizer, f"`{settings}`", str(len(losses)), spread(losses)]
+        first = losses is base
+        cells += ["" if first else difference(losses, base), difference(losses, same) if method != "ddp" else ""]
+        rows.append([*cells, "" if first else allowed(losses, base)])
+    return rows
+
+
+def evidence_storm(found):
+    """found is {method: {seed: {"kills", "loss", "equal"}}}; loss is the difference to the undisturbed job in percent."""
+    rows = [["method", "jobs", "kills a job", "loss, against the undisturbed job [95 %]", "what this allows to say", "equal anchors"]]
+    for method, seeds in found.items():
+        own, base = {seed: 1 + one["loss"] / 100 for seed, one in seeds.items()}, dict.fromkeys(seeds, 1.0)
+        kills = statistics.mean(one["kills"] for one in seeds.values())
+        cells = [method, str(len(seeds)), f"{kills:g}", difference(own, base), allowed(own, base) if len(own) > 1 else ""]
+        rows.append([*cells, "; ".join(sorted({one["equal"] for one in seeds.values()}))])
+    return rows
+
+
 # ---- README.md -----------------------------------------------------------------------
 
 
