@@ -1,4 +1,4 @@
-"""The plan of docs/evidence.md, for experiments.py: models of three sizes, every method tuned with the same budget.
+"""The plan of docs/evidence.md, for experiments.py: models of four sizes, every method tuned with the same budget.
 
 Sizes differ in width, layers, batch and steps, so that a run has 10 tokens for each parameter. Settings are chosen by the
 validation loss of TUNING_SEED, which no result uses. The plan is in an order in which what is finished is a whole result."""
@@ -31,6 +31,7 @@ class Size:
         return f"{self.shape} --seq-length 64 --batch-size {rows} --val-batches {1024 // rows}"
 
 
+TINY = Size("0.03M", "--hidden-size 24 --layers 2 --heads 4", 2, 528, 5, (1, 2, 3, 4, 5))
 SMALL = Size("0.1M", "--hidden-size 56 --layers 2 --heads 4", 4, 1056, 25, (1, 2, 3))
 MIDDLE = Size("0.5M", "--hidden-size 112 --layers 3 --heads 4", 8, 2528, 200, (1, 2, 3))
 LARGE = Size("2M", "--hidden-size 224 --layers 3 --heads 8", 16, 4752, 2400, (1, 2, 3))
@@ -160,10 +161,10 @@ def compared(plan, found, entries):
     return made if DDP.name in made else {}
 
 
-def small(runs):
-    """Returns {entry's name: (settings, number tried, results)} of the smallest size, and its plan."""
+def small(runs, entries=FEWER):
+    """Returns the plan of the smallest size, and {entry's name: (settings, number tried, results)}."""
     plan = Plan(runs, SMALL)
-    made = compared(plan, lambda entry: tune(plan, entry), ENTRIES)
+    made = compared(plan, lambda entry: tune(plan, entry), entries)
     if EDIT.name in made:  # by steps, so that the result repeats; its settings are those of edit
         settings = made[EDIT.name][0]
         made[A_EDIT.name] = (settings, 0, plan.results(A_EDIT, settings))
@@ -171,11 +172,11 @@ def small(runs):
 
 
 def methods(runs):
-    plan, made = small(runs)
-    return {"evidence-methods": tables.evidence_methods(rows_of(plan, made))} if made else {}
+    plan, made = small(runs, ENTRIES)
+    return {"evidence-methods": tables.evidence_methods(table_rows(plan, made))} if made else {}
 
 
-def rows_of(plan, made):
+def table_rows(plan, made):
     """Returns [(name, settings, number tried, {seed: loss}, MB sent, how often EDiT's parts acted or None)]."""
     rows = []
     for name, (settings, tried, results) in made.items():
@@ -189,6 +190,7 @@ def rows_of(plan, made):
 
 
 def middle(runs):
+    """Returns the plan of the middle size, and what `compared` returns."""
     _, first = small(runs)
     plan = Plan(runs, MIDDLE)
 
@@ -204,16 +206,26 @@ def middle(runs):
     return plan, compared(plan, found, FEWER)
 
 
+def tiny(runs):
+    plan = Plan(runs, TINY)
+    return plan, compared(plan, lambda entry: tune(plan, entry), FEWER)
+
+
+def smallest(runs):
+    plan, made = tiny(runs)
+    return {"evidence-tiny": tables.evidence_methods(table_rows(plan, made))} if made else {}
+
+
 def sizes(runs):
-    plan, made = middle(runs)
-    if not made:
+    plan, of_middle = middle(runs)
+    both = {TINY.name: tiny(runs)[1], SMALL.name: small(runs)[1], MIDDLE.name: of_middle}
+    gaps = {size: {name: losses_of(one[2]) for name, one in made.items()} for size, made in both.items() if made}
+    if len(gaps) < 2:
         return {}
-    both = {SMALL.name: small(runs)[1], MIDDLE.name: made}
-    gaps = {size: {name: losses_of(one[2]) for name, one in found.items()} for size, found in both.items()}
-    return {
-        "evidence-middle": tables.evidence_methods(rows_of(plan, made)),
-        "evidence-sizes": tables.evidence_sizes(gaps, [entry.name for entry in FEWER]),
-    }
+    tables_of = {"evidence-sizes": tables.evidence_sizes(gaps, [entry.name for entry in FEWER])}
+    if of_middle:
+        tables_of["evidence-middle"] = tables.evidence_methods(table_rows(plan, of_middle))
+    return tables_of
 
 
 # ---- Warm-up and H, with the settings of `methods`
@@ -342,5 +354,6 @@ EXPERIMENTS = {
     "evidence-exchange": exchange,
     "evidence-muon": muon,
     "evidence-storm": storm,
+    "evidence-tiny": smallest,
     "evidence-sizes": sizes,
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Measures the methods of entrain-train on real text with four replicas. All runs use one model and
-one number of steps.
+"""Measures the methods of entrain-train on real text with four replicas. The runs of docs/experiments.md use one model
+and one number of steps, those of docs/evidence.md four (evidence.py).
 
   quality      validation loss at equal tokens: ddp, and edit and diloco over the number of
                synchronous steps at the beginning
@@ -10,7 +10,7 @@ one number of steps.
   penalty      the parts of edit's penalty switched on and off, where one replica learns from
                shuffled labels in one interval in twelve: their effect, and how often they act
   ratio        updates per second of ddp, zero1 and acco over the time of an exchange
-  evidence-*   the parts of docs/evidence.md (evidence.py)
+  evidence-*   the parts of docs/evidence.md
   evidence     all of these
   all          all of them
 
@@ -20,8 +20,8 @@ one number of steps.
                the table of README.md that is made of them
 
 Each run leaves RUN.json, RUN.jsonl and RUN.flags in --out. It is not made again while RUN.flags, or the
-copy in examples/results, has the same flags, so a later call continues. A table OUT/TABLE.md has the complete rows. Times are meaningful on a quiet machine
-only: those of ratio.
+copy in examples/results, has the same flags, so a later call continues. A table OUT/TABLE.md has the
+complete rows. Times are meaningful on a quiet machine only: those of ratio.
 
 Losses do not depend on the load of the machine. Learning rates and all other searched settings are
 chosen by the validation loss of TUNING_SEED. No result uses TUNING_SEED. Results come from other

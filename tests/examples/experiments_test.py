@@ -196,7 +196,7 @@ class Evidence(unittest.TestCase):
         self.assertNotIn(evidence.TUNING_SEED, evidence.SMALL.seeds)
 
     def test_sizes_have_ten_tokens_for_a_parameter_and_one_validation_text(self):
-        for size, params in ((evidence.SMALL, 107_800), (evidence.MIDDLE, 515_088), (evidence.LARGE, 1_944_096)):
+        for size, params in ((evidence.TINY, 26_232), (evidence.SMALL, 107_800), (evidence.MIDDLE, 515_088), (evidence.LARGE, 1_944_096)):
             self.assertGreaterEqual(4 * size.rows * 64 * size.steps, 10 * params)
             for rows in (size.rows, size.rows // 2):
                 words = size.model(rows).split()
