@@ -161,19 +161,19 @@ def compared(plan, found, entries):
     return made if DDP.name in made else {}
 
 
-def small(runs, entries=FEWER):
-    """Returns the plan of the smallest size, and {entry's name: (settings, number tried, results)}."""
-    plan = Plan(runs, SMALL)
+def tuned(runs, size, entries=FEWER):
+    """Returns the plan of a size, and {entry's name: (settings, number tried, results)}."""
+    plan = Plan(runs, size)
     made = compared(plan, lambda entry: tune(plan, entry), entries)
-    if EDIT.name in made:  # by steps, so that the result repeats; its settings are those of edit
+    if entries is ENTRIES and EDIT.name in made:  # its settings are those of edit
         settings = made[EDIT.name][0]
         made[A_EDIT.name] = (settings, 0, plan.results(A_EDIT, settings))
     return plan, made
 
 
-def methods(runs):
-    plan, made = small(runs, ENTRIES)
-    return {"evidence-methods": tables.evidence_methods(table_rows(plan, made))} if made else {}
+def methods(runs, size, entries, table):
+    plan, made = tuned(runs, size, entries)
+    return {table: tables.evidence_methods(table_rows(plan, made))} if made else {}
 
 
 def table_rows(plan, made):
@@ -191,7 +191,7 @@ def table_rows(plan, made):
 
 def middle(runs):
     """Returns the plan of the middle size, and what `compared` returns."""
-    _, first = small(runs)
+    _, first = tuned(runs, SMALL)
     plan = Plan(runs, MIDDLE)
 
     def found(entry):
@@ -206,19 +206,9 @@ def middle(runs):
     return plan, compared(plan, found, FEWER)
 
 
-def tiny(runs):
-    plan = Plan(runs, TINY)
-    return plan, compared(plan, lambda entry: tune(plan, entry), FEWER)
-
-
-def smallest(runs):
-    plan, made = tiny(runs)
-    return {"evidence-tiny": tables.evidence_methods(table_rows(plan, made))} if made else {}
-
-
 def sizes(runs):
     plan, of_middle = middle(runs)
-    both = {TINY.name: tiny(runs)[1], SMALL.name: small(runs)[1], MIDDLE.name: of_middle}
+    both = {size.name: tuned(runs, size)[1] for size in (TINY, SMALL)} | {MIDDLE.name: of_middle}
     gaps = {size: {name: losses_of(one[2]) for name, one in made.items()} for size, made in both.items() if made}
     if len(gaps) < 2:
         return {}
@@ -231,11 +221,11 @@ def sizes(runs):
 # ---- Warm-up and H, with the settings of `methods`
 
 
-def intervals(runs):
-    plan, made = small(runs)
+def intervals(runs, size, table):
+    plan, made = tuned(runs, size)
     if EDIT.name not in made:
         return {}
-    grid, steps = {}, SMALL.steps
+    grid, steps = {}, size.steps
     for share in WARMUPS:
         for interval in INTERVALS:
             warmup = int(steps * share)
@@ -244,7 +234,7 @@ def intervals(runs):
     grid = {key: losses for key, losses in grid.items() if len(losses) > 1}
     warmups = [int(steps * share) for share in WARMUPS]
     rows = tables.intervals(grid, losses_of(made[DDP.name][2]), warmups, INTERVALS, steps)
-    return {"evidence-intervals": rows} if len(grid) > 1 else {}
+    return {table: rows} if len(grid) > 1 else {}
 
 
 # ---- What each part of EDiT adds to DiLoCo, with DiLoCo's settings
@@ -265,8 +255,8 @@ CONDITIONS = {
 }
 
 
-def parts(runs):
-    plan, made = small(runs)
+def parts(runs, size, table):
+    plan, made = tuned(runs, size)
     if DILOCO.name not in made:
         return {}
     settings, found = made[DILOCO.name][0], {}
@@ -280,7 +270,7 @@ def parts(runs):
             results = plan.results(entry, settings, kind=kind, **how)
             if len(results) > 1:
                 found.setdefault(condition, {})[on] = (losses_of(results), plan.acted(results))
-    return {"evidence-parts": tables.evidence_parts(found)} if found else {}
+    return {table: tables.evidence_parts(found)} if found else {}
 
 
 # ---- ACCO over the time of an exchange, in micro-batches
@@ -288,7 +278,7 @@ def parts(runs):
 
 def exchange(runs):
     """ACCO makes as many micro-batches in a round as its exchange takes, so nothing waits. ddp has as many tokens in an update."""
-    plan, made = small(runs)
+    plan, made = tuned(runs, SMALL)
     if ACCO.name not in made:
         return {}
     rows = [(1, losses_of(made[ACCO.name][2]), losses_of(made[DDP.name][2]))]
@@ -347,13 +337,20 @@ def storm(runs):
     return {"evidence-storm": tables.evidence_storm(rows)} if rows else {}
 
 
+def of_size(make, *arguments):
+    """Returns the experiment of that table, which is the last argument."""
+    return {arguments[-1]: lambda runs: make(runs, *arguments)}
+
+
 EXPERIMENTS = {
-    "evidence-methods": methods,
-    "evidence-parts": parts,
-    "evidence-intervals": intervals,
+    **of_size(methods, TINY, FEWER, "evidence-tiny"),
+    **of_size(parts, TINY, "evidence-tiny-parts"),
+    **of_size(intervals, TINY, "evidence-tiny-intervals"),
+    **of_size(methods, SMALL, ENTRIES, "evidence-methods"),
+    **of_size(parts, SMALL, "evidence-parts"),
+    **of_size(intervals, SMALL, "evidence-intervals"),
     "evidence-exchange": exchange,
     "evidence-muon": muon,
     "evidence-storm": storm,
-    "evidence-tiny": smallest,
     "evidence-sizes": sizes,
 }

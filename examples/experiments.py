@@ -435,7 +435,7 @@ def kept_tables(folder=RESULTS):
     for make in EXPERIMENTS.values():
         found |= make(runs)
     if folder == RESULTS:  # a copy of a test may lack experiments
-        found["figures"] = tables.figures(found)
+        found |= {"figures": tables.figures(found), "evidence-claims": tables.claims(found)}
     return {name: tables.markdown(rows) for name, rows in found.items()}
 
 

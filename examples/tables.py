@@ -445,12 +445,17 @@ def evidence_storm(found):
 # ---- README.md -----------------------------------------------------------------------
 
 
+def row_of(table, *starts):
+    """Returns the first row of a table whose first cells begin so."""
+    return next(one for one in table[1:] if all(map(str.startswith, one, starts)))
+
+
 def figures(found):
     """Returns the rows of README.md. `found` has the rows of the page's tables by name, so README.md and the page have the same
     figures. Each compares methods that are tuned alike."""
 
     def row(table, *starts):
-        return next(one for one in found[table][1:] if all(map(str.startswith, one, starts)))
+        return row_of(found[table], *starts)
 
     def cell(table, column, *starts):
         return row(table, *starts)[found[table][0].index(column)]
@@ -484,3 +489,41 @@ def figures(found):
         ["ACCO against ZeRO-1: updates a second, if an exchange takes as long as a micro-batch", cell("ratio", speed, "1")],
         ["the same, if it takes four times as long: ACCO is the slower one", cell("ratio", speed, "4")],
     ]
+
+
+def claims(found):
+    """Returns the rows of the papers' claims beside what was measured. `found` has the rows of the page's tables by name."""
+
+    def cell(table, column, *starts):
+        return row_of(found[table], *starts)[found[table][0].index(column)]
+
+    small = "80,112 parameters, four replicas"
+    against_ddp, longer = "against ddp [95 %]", "found, against ddp with the longer rise [95 %]"
+    penalty = row_of(found["penalty"], "all")
+    rows = [["claim", "setting", "measured [95 %, or range]", "verdict"]]
+
+    def add(claim, setting, measured, verdict):
+        rows.append([claim, setting, measured, verdict])
+
+    add("EDiT: the loss of synchronous training, with an exchange every H steps", f"{small}, H = 16, a quarter of the steps synchronous",
+        f"loss {cell('quality', against_ddp, 'edit', '192')}", "holds within the interval")
+    add("the same", f"{small}, H = 16, no synchronous steps, settings searched for both", f"loss {cell('gap', longer, '0 (0 %)', '16')}",
+        "does not hold")
+    add("EDiT: its penalty protects the model from a replica that goes astray", f"{small}, one learns from noise in each twelfth interval",
+        f"against DiLoCo: loss {penalty[5]}, worst excursion {penalty[3]}", "holds")
+    add("EDiT: better than DiLoCo without such a replica", f"{small}, a clip of 1 that acts in a quarter of the cases",
+        f"loss {penalty[7]}", "holds there, by the clip")
+    add("A-EDiT: a slow replica does not hold up the others", "[lab/stragglers.md](lab/stragglers.md)", "there",
+        "holds for the speed; the loss with uneven replicas has not been measured")
+    add("ACCO: the loss of synchronous training at equal updates", f"{small}, two micro-batches an update",
+        f"loss {cell('delay', 'against zero1 [95 %]', 'acco')}", "no difference seen")
+    add("ACCO: faster, because the exchange is hidden", "two replicas, an exchange as long as a micro-batch",
+        f"updates a second, to ZeRO-1 {cell('ratio', 'acco / zero1', '1')}", "holds up to an exchange of about two micro-batches")
+    add("the same", "an exchange four times as long", f"updates a second, to ZeRO-1 {cell('ratio', 'acco / zero1', '4')}",
+        "does not hold at equal updates: ACCO sends twice as much")
+    add("AGD: fewer steps than AdamW", "[lab/optimizers.md](lab/optimizers.md): text, digits", "there",
+        "holds on text, not on digits; rates chosen on the reported seeds")
+    add("WSAM: flatter minima", "the same page", "there", "holds around SGD, not as such around AdamW and AGD")
+    add("WSAM: better minima", "the same page, at equal steps", "there",
+        "holds on digits around SGD and slightly on text around AdamW; not at equal computing on text")
+    return rows
