@@ -186,18 +186,18 @@ def table_rows(plan, made):
     return rows
 
 
-# ---- Size: the other settings are those of the smallest; the rate is its rate, or half of it
+# ---- Size: the larger models have the settings of SMALL, and the rate of the next smaller size or half of it
 
 
-def middle(runs):
-    """Returns the plan of the middle size, and what `compared` returns."""
-    _, first = tuned(runs, SMALL)
-    plan = Plan(runs, MIDDLE)
+def larger(runs, size):
+    """Returns the plan of a larger size, and what `compared` returns."""
+    before = tuned(runs, SMALL)[1] if size is MIDDLE else larger(runs, MIDDLE)[1]
+    plan = Plan(runs, size)
 
     def found(entry):
-        if entry.name not in first:
+        if entry.name not in before:
             return None
-        settings = first[entry.name][0]
+        settings = before[entry.name][0]
         rate = float(settings.split()[1])
         tried = [settings, settings.replace(f"--lr {rate:g}", f"--lr {rate / 2:g}")]
         best = plan.best(entry, tried)
@@ -206,16 +206,16 @@ def middle(runs):
     return plan, compared(plan, found, FEWER)
 
 
+def methods_of_larger(runs, size, table):
+    plan, made = larger(runs, size)
+    return {table: tables.evidence_methods(table_rows(plan, made))} if made else {}
+
+
 def sizes(runs):
-    plan, of_middle = middle(runs)
-    both = {size.name: tuned(runs, size)[1] for size in (TINY, SMALL)} | {MIDDLE.name: of_middle}
-    gaps = {size: {name: losses_of(one[2]) for name, one in made.items()} for size, made in both.items() if made}
-    if len(gaps) < 2:
-        return {}
-    tables_of = {"evidence-sizes": tables.evidence_sizes(gaps, [entry.name for entry in FEWER])}
-    if of_middle:
-        tables_of["evidence-middle"] = tables.evidence_methods(table_rows(plan, of_middle))
-    return tables_of
+    made = {size.name: tuned(runs, size)[1] for size in (TINY, SMALL)}
+    made |= {size.name: larger(runs, size)[1] for size in (MIDDLE, LARGE)}
+    gaps = {size: {name: losses_of(one[2]) for name, one in found.items()} for size, found in made.items() if found}
+    return {"evidence-sizes": tables.evidence_sizes(gaps, [entry.name for entry in FEWER])} if len(gaps) > 1 else {}
 
 
 # ---- Warm-up and H, with the settings of `methods`
@@ -349,8 +349,10 @@ EXPERIMENTS = {
     **of_size(methods, SMALL, ENTRIES, "evidence-methods"),
     **of_size(parts, SMALL, "evidence-parts"),
     **of_size(intervals, SMALL, "evidence-intervals"),
+    **of_size(methods_of_larger, MIDDLE, "evidence-middle"),
     "evidence-exchange": exchange,
     "evidence-muon": muon,
     "evidence-storm": storm,
+    **of_size(methods_of_larger, LARGE, "evidence-large"),
     "evidence-sizes": sizes,
 }
