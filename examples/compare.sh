@@ -5,6 +5,6 @@
 set -eu
 top=$(dirname "$0")/..
 
-"$top/tools/setup.sh" deps-demo
+"$top/tools/setup.sh" deps-compare
 "$top/tools/setup.sh" build release entrain-run entrain-train
 exec /usr/bin/python3 -B "$top/examples/compare.py" "$@"

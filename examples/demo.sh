@@ -44,6 +44,12 @@ if [ -n "$data" ] && [ ! -r "$data" ]; then
   echo "demo.sh: cannot read data file '$data'" >&2
   exit 1
 fi
+absent=$(tools/setup.sh list-demo)
+if [ -n "$absent" ]; then
+  echo "demo.sh: will install these packages of Debian and what they need, by apt-get, as root or with sudo:"
+  echo "$absent" | fold -s -w 100 | sed 's/^/  /'
+fi
+[ -x build/demo/examples/trainer/entrain-train ] || echo "demo.sh: will build the library and the trainer into build/demo, and then train"
 tools/setup.sh deps-demo
 tools/setup.sh build demo entrain-run entrain-train
 data=${data:-/usr/share/dictd/gcide.dict.dz}

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Measures the methods of entrain-train on real text with four replicas. All runs use one model and
-one number of steps.
+"""Measures the methods of entrain-train on real text with four replicas. The runs of docs/experiments.md use one model
+and one number of steps, those of docs/evidence.md four (evidence.py).
 
   quality      validation loss at equal tokens: ddp, and edit and diloco over the number of
                synchronous steps at the beginning
@@ -10,16 +10,18 @@ one number of steps.
   penalty      the parts of edit's penalty switched on and off, where one replica learns from
                shuffled labels in one interval in twelve: their effect, and how often they act
   ratio        updates per second of ddp, zero1 and acco over the time of an exchange
+  evidence-*   the parts of docs/evidence.md
+  evidence     all of these
   all          all of them
 
   keep         makes no runs: copies the inputs of the tables of finished runs to
                examples/results
-  page         makes no runs: writes the tables of that copy to docs/experiments.md, and the table of
-               README.md that is made of them
+  page         makes no runs: writes the tables of that copy to docs/experiments.md and docs/evidence.md, and the
+               tables of README.md and docs/choose.md that are made of them
 
-Each run leaves RUN.json, RUN.jsonl and RUN.flags in --out, and is not made again while RUN.flags has
-the same flags. A table OUT/TABLE.md has the complete rows. Times are meaningful on a quiet machine
-only: those of ratio.
+Each run leaves RUN.json, RUN.jsonl and RUN.flags in --out. It is not made again while RUN.flags, or the
+copy in examples/results, has the same flags, so a later call continues. A table OUT/TABLE.md has the
+complete rows. Times are meaningful on a quiet machine only: those of ratio.
 
 Losses do not depend on the load of the machine. Learning rates and all other searched settings are
 chosen by the validation loss of TUNING_SEED. No result uses TUNING_SEED. Results come from other
@@ -33,7 +35,8 @@ import re
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-import tables  # noqa: E402  (the path comes first)
+import evidence  # noqa: E402  (the path comes first)
+import tables  # noqa: E402
 from runs import (  # noqa: E402
     DEBUG,
     LEFT_OUT,
@@ -407,6 +410,52 @@ def updates_to_a_loss(runs):
     return tables.updates_to_a_loss(curves)
 
 
+# ---- docs/choose.md --------------------------------------------------------------------
+
+
+def searched(runs, method, settings, rates, losses, against, names):
+    """Returns a row of tables.expect, with rates that were searched on TUNING_SEED. rates, losses ({seed: loss}) and names (of a run) are those
+    of the method and of its baseline."""
+    own, base = (runs.summary(name) for name in names)
+    return {
+        "method": method,
+        "settings": settings,
+        "params": own["params"],
+        "against": against,
+        "rates": rates,
+        "chosen": "on another seed",
+        "loss": losses,
+        "bytes": own["bytes_sent_sync"] / own["tokens"] / base["bytes_sent_sync"] * base["tokens"],
+    }
+
+
+def expected(runs, report):
+    """Returns the rows of the table of docs/choose.md: what each method loses and sends, beside a synchronous one that is tuned alike. Rows
+    of other models go below these. report are the rows of compare.py's report.csv."""
+    made, rising, rows = Quality(runs), LongRise(runs), []
+    search, ddp = Search(runs, made.rate(0)), f"ddp-lr{made.ddp_rate:g}-seed1"
+    for method, seeds in (("edit", MORE), ("diloco", FEW)):
+        warmup = WARMUPS[-1]
+        losses = made.local(method, warmup, INTERVAL, seeds), made.ddp(seeds)
+        words = f"H = {INTERVAL}, {100 * warmup // STEPS} % synchronous"
+        names = f"{made.name(method, warmup, INTERVAL)}-seed1", ddp
+        rows.append(searched(runs, method, words, (made.rate(warmup), made.ddp_rate), losses, "ddp", names))
+    outer, rate, rise = search.best
+    base = min(rising.inner, key=rising.inner.get)
+    for interval in INTERVALS:
+        seeds = MORE if interval == INTERVAL else FEW
+        losses = search.losses(0, interval, seeds), rising.losses(seeds)
+        extra = f"{outer} {rise}".strip()
+        names = f"{search.of(0, interval, extra, rate)[0]}-seed1", ddp
+        words = f"H = {interval}, none synchronous, `{extra}`"
+        rows.append(searched(runs, "edit", words, (rate, base), losses, f"ddp, `{LONG_RISE}`", names))
+    zero1, acco = delayed_runs(runs, "zero1"), delayed_runs(runs, "acco")
+    rates, losses, names = zip(acco, zero1)
+    words = "as many micro-batches in an update as zero1"
+    rows.append(searched(runs, "acco", words, rates, losses, "zero1", [one[1] for one in names]))
+    return rows + tables.compared(report, ("post-local-sgd", "a-edit", "streaming-diloco", "co2"))
+
+
 # ---- The command ---------------------------------------------------------------------
 
 EXPERIMENTS = {
@@ -416,8 +465,11 @@ EXPERIMENTS = {
     "penalty": penalty,
     "intervals": intervals,
     "ratio": ratio,
+    **evidence.EXPERIMENTS,
 }
-RESULTS, PAGES = TOP / "examples/results", (TOP / "docs/experiments.md", TOP / "README.md")
+GROUPS = {"all": EXPERIMENTS, "evidence": evidence.EXPERIMENTS, "keep": EXPERIMENTS}
+RESULTS = TOP / "examples/results"
+PAGES = tuple(TOP / page for page in ("docs/experiments.md", "docs/evidence.md", "docs/choose.md", "README.md"))
 REPORT = TOP / "examples/report.csv"  # the table of compare.sh
 TABLE = re.compile(r"(<!-- table (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -430,6 +482,9 @@ def kept_tables(folder=RESULTS):
         found |= make(runs)
     if folder == RESULTS:  # a copy of a test may lack experiments
         found["figures"] = tables.figures(found)
+        found["expect"] = tables.expect(expected(runs, rows_of(REPORT)))
+        found["links"] = tables.links(rows_of(RESULTS / "links.csv"))
+        found["evidence-claims"] = tables.claims(found)
     return {name: tables.markdown(rows) for name, rows in found.items()}
 
 
@@ -442,8 +497,17 @@ def parse():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("experiment", choices=[*EXPERIMENTS, "all", "keep", "page"])
+    parser.add_argument("experiment", choices=[*EXPERIMENTS, *GROUPS, "page"])
     add_arguments(parser, "experiments")
+    parser.add_argument(
+        "--python",
+        type=pathlib.Path,
+        default=TOP / "build/python/bin/python",
+        help="with PyTorch, for muon (%(default)s)",
+    )
+    parser.add_argument(
+        "--results", type=pathlib.Path, default=RESULTS, help="the kept copy of runs (%(default)s)"
+    )
     args = parser.parse_args()
     if args.experiment == "keep":
         args.tables = True
@@ -459,15 +523,15 @@ def main():
         for page in PAGES:
             page.write_text(with_tables(page.read_text(encoding="utf-8"), found), encoding="utf-8")
         return
-    chosen = EXPERIMENTS.get(args.experiment)
-    runs = TextRuns(args)
-    for make in [chosen] if chosen is not None else EXPERIMENTS.values():
+    chosen = GROUPS.get(args.experiment) or {args.experiment: EXPERIMENTS[args.experiment]}
+    runs = TextRuns(args, kept=KeptRuns(args.results))
+    for make in chosen.values():
         for name, rows in make(runs).items():
             text = tables.markdown(rows)
             (args.out / f"{name}.md").write_text(text)
             print(f"\n{name}\n\n{text}", flush=True)
     if args.experiment == "keep":
-        keep(runs, RESULTS)
+        keep(runs, args.results)
     if runs.left_out:
         print(f"{runs.left_out} runs are still to be made", flush=True)
         sys.exit(0 if args.tables else LEFT_OUT)

@@ -67,6 +67,7 @@ strangers=$(readelf --dyn-syms -W "$package/lib/libentrain.so.1" | awk '$7 != "U
 [ -z "$strangers" ] || die "libentrain.so.1 exports $strangers"
 
 for line in "Version: $version" 'License-Expression: Apache-2.0' 'License-File: LICENSE' 'Author: The Entrain developers' \
+  'Maintainer-Email: The Entrain maintainers <maintainers@entrain.invalid>' 'Project-URL: Documentation, https://entrain.invalid/docs/' \
   'Requires-Python: >=3.9' 'Classifier: Typing :: Typed' 'Description-Content-Type: text/markdown' 'Provides-Extra: torch'; do
   grep -qxF "$line" "$information/METADATA" || die "METADATA has no line '$line'"
 done
@@ -165,8 +166,10 @@ example() {
 # libentrain.so of the wheel, and no other.
 python -c 'import entrain; print("wheel.sh: entrain", entrain.__version__, "from", entrain.__file__)'
 entrain-run --help >help || die "entrain-run does not start"
+entrain-top --help >help || die "entrain-top does not start"
 "$limit" 300 entrain-perf all_reduce -n 2 --transport shm,tcp --min-bytes 1K --max-bytes 16M || die "entrain-perf failed"
 "$limit" 300 python -m entrain.demo || die "the demo failed"
+[ -s entrain-demo.svg ] || die "the demo made no picture"
 example 2 01_all_reduce.py
 example 2 02_numpy_edit.py
 (

@@ -32,4 +32,4 @@ add_executable(entrain-perf
 target_link_libraries(entrain-perf
   PRIVATE entrain entrain_flight_page entrain_perf_loop entrain_perf_tune entrain_tuning entrain_transports entrain_device_registry entrain_collectives entrain_net entrain_base CLI11::CLI11 nlohmann_json::nlohmann_json entrain_flags)
 # optional: a build of only some targets lacks it
-install(TARGETS entrain-perf RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} OPTIONAL)
+install(TARGETS entrain-perf RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT tools OPTIONAL)

@@ -2,9 +2,11 @@
 # Prepares a Debian machine and builds. Fast if there is nothing to do.
 #
 #   tools/setup.sh deps           installs the packages for building and testing that are absent
-#   tools/setup.sh deps-demo      those for building, and those for examples/demo.sh and examples/compare.sh: a text to
-#                                 learn, a progress bar
+#   tools/setup.sh deps-demo      those for examples/demo.sh: for building, a text to learn, matplotlib
+#   tools/setup.sh list-demo      prints those of them that are absent
+#   tools/setup.sh deps-compare   as deps, and those for examples/compare.sh: a text to learn, a progress bar
 #   tools/setup.sh deps-bench     as deps, and those for bench/compare.sh: peers to measure
+#   tools/setup.sh deps-debs      those for tools/setup.sh debs and tests/debs.sh
 #   tools/setup.sh deps-neon      a cross compiler and an emulator for tests/neon.sh
 #   tools/setup.sh deps-fuzz      as deps, and the compiler for tests/fuzz.sh
 #   tools/setup.sh python [torch|frameworks]
@@ -17,6 +19,8 @@
 #   tools/setup.sh abseil         gets Debian's source of Abseil to build/abseil, to build it into the library
 #   tools/setup.sh install DIR    builds the library and its programs with Abseil inside, and installs
 #                                 them to DIR
+#   tools/setup.sh debs DIR       builds Debian packages of this system to DIR
+#   tools/setup.sh source DIR     writes the source archive of the last commit to DIR
 #   tools/setup.sh wheel DIR      builds the Python package with the library and its programs inside, to DIR, for
 #                                 systems with glibc 2.28 or later
 #   tools/setup.sh build PRESET [TARGET...]
@@ -24,14 +28,19 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-deps="cmake ninja-build gcc g++ pkg-config binutils libabsl-dev libgtest-dev libgmock-dev libbenchmark-dev libssl-dev
-zlib1g-dev libopenblas-serial-dev libcli11-dev nlohmann-json3-dev libboost-dev libgloo-dev libucx-dev libcurl4-openssl-dev
-python3-yaml python3-sklearn python3-matplotlib python3-venv"
-deps_demo="dict-gcide python3-tqdm"
+# What the library, the programs and the trainer are built with.
+deps_build="cmake ninja-build gcc g++ pkg-config binutils libabsl-dev libssl-dev zlib1g-dev libopenblas-serial-dev libcli11-dev nlohmann-json3-dev
+libboost-dev"
+deps="$deps_build libgtest-dev libgmock-dev libbenchmark-dev libgloo-dev libucx-dev libcurl4-openssl-dev python3-yaml python3-sklearn
+python3-matplotlib python3-venv"
+deps_demo="$deps_build python3-matplotlib dict-gcide"
+deps_compare="$deps dict-gcide python3-tqdm"
 # The tests start ranks by both mpirun, and the benchmarks measure both.
 deps_mpi="libopenmpi-dev openmpi-bin libmpich-dev mpich"
 deps_bench="openssl"
 deps_wheel="cmake ninja-build gcc binutils make perl libcli11-dev nlohmann-json3-dev libucx-dev libcurl4-openssl-dev python3-venv"
+deps_debs="$deps_build libucx-dev libcurl4-openssl-dev help2man dpkg-dev file"
+deps_debs_test="lintian debootstrap util-linux"
 deps_neon="g++-aarch64-linux-gnu qemu-user"
 deps_fuzz="clang-16 libclang-rt-16-dev llvm-16"
 
@@ -262,6 +271,24 @@ END
     "$here"/plain/entrain-*.whl || die "auditwheel failed"
 }
 
+# Builds the Debian packages. SOURCE_DATE_EPOCH, by default the date of the last commit, is the date of all files inside.
+debs() {
+  export SOURCE_DATE_EPOCH="${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}"
+  rm -f build/deb/build.ninja  # CMake runs again, because it reads the date
+  build deb entrain entrain-run entrain-perf entrain-train manual
+  rm -rf build/deb/packages
+  cpack --config build/deb/CPackConfig.cmake -B build/deb/packages >build/deb/cpack.log 2>&1 || { cat build/deb/cpack.log >&2; die "cpack failed"; }
+  mkdir -p "$1"
+  cp build/deb/packages/*.deb "$1"
+}
+
+# Writes the source archive. Its bytes depend on the commit alone: the files have the date of the commit, and gzip notes no date.
+source_archive() {
+  version=$(sed -n 's/^project(entrain VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
+  mkdir -p "$1"
+  git -c tar.umask=0022 archive --format=tar --prefix="entrain-$version/" HEAD | gzip -9n >"$1/entrain-$version.tar.gz"
+}
+
 case "${1:-}" in
   deps)
     # shellcheck disable=SC2086
@@ -269,11 +296,23 @@ case "${1:-}" in
     ;;
   deps-demo)
     # shellcheck disable=SC2086
-    install_absent $deps $deps_demo
+    install_absent $deps_demo
+    ;;
+  deps-compare)
+    # shellcheck disable=SC2086
+    install_absent $deps_compare
+    ;;
+  list-demo)
+    # shellcheck disable=SC2086
+    absent $deps_demo
     ;;
   deps-bench)
     # shellcheck disable=SC2086
     install_absent $deps $deps_mpi $deps_bench
+    ;;
+  deps-debs)
+    # shellcheck disable=SC2086
+    install_absent $deps_debs $deps_debs_test
     ;;
   deps-neon)
     # shellcheck disable=SC2086
@@ -303,6 +342,16 @@ case "${1:-}" in
     source_package abseil
     build package
     cmake --install build/package --prefix "$2" >build/package/install.log || die "installing to $2 failed"
+    ;;
+  debs)
+    [ $# -eq 2 ] || die "debs: expected a folder"
+    # shellcheck disable=SC2086
+    install_absent $deps_debs
+    debs "$2"
+    ;;
+  source)
+    [ $# -eq 2 ] || die "source: expected a folder"
+    source_archive "$2"
     ;;
   wheel)
     [ $# -eq 2 ] || die "wheel: expected a folder"

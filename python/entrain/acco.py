@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, 
 import numpy.typing as npt
 
 from ._library import NULL, ffi, lib, nanoseconds, new_struct
+from ._launch import shown
 from ._options import ACCO_FAMILIES, AccoNumbers, AccoOptions
 from .arrays import DTypeLike, buffer_of, dtype_of
 from .comm import Comm
@@ -156,7 +157,8 @@ class ACCO(Checkpointed):
                 if join is None:
                     check(lib.entrain_acco_create(handle, config, out))
                 else:
-                    check(lib.entrain_acco_join(handle, config, nanoseconds(join), out))
+                    with shown():
+                        check(lib.entrain_acco_join(handle, config, nanoseconds(join), out))
                 return Life(out[0], lib.entrain_acco_destroy, comm._life, held=[buffer, *callbacks])
 
         super().__init__(interruptible(call, drop), callbacks)

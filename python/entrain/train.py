@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Mapping, 
 import numpy as np
 import numpy.typing as npt
 
+from ._launch import shown
 from ._options import EDIT_FAMILIES, EditNumbers, EditOptions
 from ._library import NULL, OK, ffi, lib, nanoseconds, new_struct
 from .arrays import DType, DTypeLike, buffer_of, dtype_of
@@ -537,7 +538,8 @@ class EDiT(Checkpointed):
                 if join is None:
                     check(lib.entrain_edit_create(handle, struct, out))
                 else:
-                    check(lib.entrain_edit_join(handle, struct, nanoseconds(join), out))
+                    with shown():
+                        check(lib.entrain_edit_join(handle, struct, nanoseconds(join), out))
                 return Life(out[0], lib.entrain_edit_destroy, mesh._life, shard._life, held=callbacks, stop=_ending(mesh._life))
 
         super().__init__(interruptible(call, drop), callbacks)

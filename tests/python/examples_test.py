@@ -2,6 +2,7 @@
 import re
 import subprocess
 import sys
+from xml.etree import ElementTree
 
 from conftest import example, finish, methods_in, watched
 
@@ -21,10 +22,15 @@ def test_02_numpy_edit():
 
 
 def test_demo(tmp_path):
-    command = [sys.executable, "-m", "entrain.demo", "--ranks", "2", "--steps", "200"]
+    command = [sys.executable, "-m", "entrain.demo", "--ranks", "2", "--steps", "200", "--picture", str(tmp_path / "demo.svg")]
     text = finish(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                   env=watched(tmp_path / "methods")), 60)
-    assert methods_in(tmp_path / "methods") == {"edit", "post-local-sgd/published"}  # ddp is a warm-up without end
-    losses = {method: [float(loss) for loss in re.findall(rf"{method}  *step .*loss ([\d.]+)", text)] for method in ("ddp", "edit")}
+                                   env=watched(tmp_path / "methods")), 120)
+    assert methods_in(tmp_path / "methods") == {"edit", "diloco", "acco", "post-local-sgd/published"}  # ddp is a warm-up without end
+    methods = ("ddp", "diloco", "edit", "acco")
+    losses = {method: [float(loss) for loss in re.findall(rf"{method}  *step .*loss ([\d.]+)", text)] for method in methods}
     assert all(len(found) == 5 and found[-1] < found[0] for found in losses.values()), text
     assert float(re.search(r"edit sends ([\d.]+) times less", text).group(1)) > 4, text
+    picture = ElementTree.parse(tmp_path / "demo.svg").getroot()
+    curves = picture.findall("{http://www.w3.org/2000/svg}polyline")
+    assert [len(curve.get("points").split()) for curve in curves] == [200 - 200 // 40 + 1] * len(methods)
+    assert all(0 <= float(number) <= 340 for curve in curves for number in re.findall(r",([\d.-]+)", curve.get("points")))

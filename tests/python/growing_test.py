@@ -1,10 +1,12 @@
 """Communicators that grow, and newcomers that join."""
 import concurrent.futures
+import subprocess
+import sys
 import threading
 
 import numpy as np
 import pytest
-from conftest import finish, start
+from conftest import RUN, finish, start
 
 import entrain
 
@@ -171,3 +173,37 @@ def test_a_rank_that_cannot_join_a_channel_says_why():
             train_channel(comm, store, join=0.1)
         with entrain.Optim.adamw() as optim, pytest.raises(entrain.InvalidArgument, match=r"admit: 0 \(none\) takes nobody"):
             entrain.ACCO(comm, np.zeros(8, np.float32), optim, join=1)
+
+
+def test_the_launcher_learns_of_a_replica_that_hides_its_variables(tmp_path):
+    """Otherwise it ends such a replica when the others have ended."""
+    code = """
+import os, signal, sys, time
+import numpy as np
+import entrain
+from entrain.integrations import elastic
+place = elastic.alone(join=30)
+assert "RANK" not in os.environ
+with entrain.Mesh(place.options.pop("comm")) as mesh, entrain.Shard(mesh, [100]) as shard:
+    layer = np.zeros(100, np.float32)
+    shard.bind_layers([layer])
+    with entrain.EDiT(mesh, shard, preset="diloco", local_sgd_sync_interval=5, **place.options) as edit:
+        assert "RANK" not in os.environ
+        if place.restarted:
+            open(sys.argv[1], "w").close()
+        while edit.info().steps < 600:
+            if place.replica == 1 and not place.restarted and edit.info().steps == 12:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if not place.restarted and edit.info().steps > 12 and not os.path.exists(sys.argv[1]):
+                time.sleep(0.1)  # the run would end before the killed one is back
+            edit.begin_forward()
+            edit.wait_layer(0)
+            layer += 1
+            edit.end_step()
+if place.restarted:
+    time.sleep(2)  # longer than the others, which have ended
+    print("it ends last", flush=True)
+"""
+    command = [RUN, "--elastic", "-n", "2", "--", sys.executable, "-c", code, str(tmp_path / "back")]
+    text = finish(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True), 60)
+    assert "it ends last" in text and "did not take in" not in text and "warning" not in text, text

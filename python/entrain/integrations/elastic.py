@@ -20,6 +20,7 @@ import dataclasses
 import os
 from typing import Any, Dict
 
+from .._launch import hide
 from ..comm import Comm
 from ..errors import invalid
 from ..store import Store
@@ -53,8 +54,7 @@ def alone(*, join: float = 600.0, **options: Any) -> Place:
     restarted = int(os.environ.get("ENTRAIN_RESTARTS", "0")) > 0
     comm = None if restarted else Comm.from_env()
     store = Store.open("env:")  # stays open: what it is found by is removed now
-    for name in _HIDDEN:
-        os.environ.pop(name, None)
+    hide(_HIDDEN)
     given = _given(comm or Comm.alone(store), store, join if restarted else None)
     return Place(int(rank), int(size), restarted, {**given, **options})
 

@@ -1,11 +1,14 @@
 """What EDiT and ACCO tell while they train: ranges in profiles, lines in a log, and figures for TensorBoard or Weights & Biases."""
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
-from typing import Any, Callable, Dict, List, Optional, Sequence, Union
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Union
 
 from torch.profiler import record_function
+
+from .. import _watch
 
 #: Messages of level INFO for exchanges and joins, of level WARNING for losses.
 LOG = logging.getLogger("entrain")
@@ -15,9 +18,24 @@ LOG = logging.getLogger("entrain")
 Sink = Union[Any, Callable[[Dict[str, float], int], object]]
 
 
-def span(name: str) -> Any:
-    """A range in torch.profiler's results."""
-    return record_function(f"entrain::{name}")
+def span(name: str, layer: str = "") -> Any:
+    """A range in torch.profiler's results, and for entrain.observe a wait of this thread."""
+    observer = _watch.observer(of_backward=True)
+    profiled = record_function(f"entrain::{name}")
+    return profiled if observer is None else _both(profiled, observer.range(name, layer, waits=True))
+
+
+@contextlib.contextmanager
+def _both(outer: Any, inner: Any) -> Iterator[None]:
+    with outer, inner:
+        yield
+
+
+def announce(made: object) -> None:
+    """Must be called when an object is complete. Tells the observer of this thread (entrain.observe)."""
+    observer = _watch.observer()
+    if observer is not None:
+        observer.add(made)
 
 
 def _writes(sink: Sink) -> Callable[[Dict[str, float], int], object]:

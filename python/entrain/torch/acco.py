@@ -27,7 +27,7 @@ from ..training import State, StateEntry
 from ._joining import HandOver
 from ._layers import check_copies, check_place, host_twin, is_dtensor, local_of, tensor_of
 from ._rates import CommitRates, Scheduler
-from ._reports import Reports, Sink, span
+from ._reports import Reports, Sink, announce, span
 from ._seams import Hook, ddp_around, ddp_inside, make_alike, refuse_fsdp1, refuse_sparse, with_frozen
 from ._unseen import check_unscaled, forget_gradients, watch_gradients
 
@@ -185,6 +185,7 @@ class ACCO:
         self._show_rates()
         #: Whether the run is over. The parameters are then equal on all ranks.
         self.finished = False
+        announce(self)
 
     @staticmethod
     def _groups_of(model: nn.Module, optimizer: Any) -> List[List[nn.Parameter]]:

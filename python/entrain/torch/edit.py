@@ -32,7 +32,7 @@ from ._joining import HandOver
 from ._layers import Stream, device_of, dtype_of, is_dtensor, is_fsdp, layers_of, like, local_of, sharding_of, tensor_of
 from ._options import TorchKeywords, config_of, scheduled
 from ._outer import OuterScheduler, TorchOuter
-from ._reports import Reports, Sink, span
+from ._reports import Reports, Sink, announce, span
 from ._seams import Hook, check_ddp, ddp_around, ddp_inside, first_difference, forget_scalers, make_alike, rank_in_torch, refuse_fsdp1, \
     refuse_sparse, watch_scalers, with_frozen
 
@@ -245,6 +245,7 @@ class EDiT:
             warnings.warn(f"{type(self).__name__} has one replica, so nothing is exchanged. Should there be others, check that the "
                           "launcher passes RANK and WORLD_SIZE on", stacklevel=2)
         self._attach()
+        announce(self)
 
     # ---- making ----------------------------------------------------------------------------------------------------------
 
@@ -347,7 +348,7 @@ class EDiT:
 
     def _wait(self, index: int, timeout: Optional[float] = None) -> bool:
         if self._pending[index]:
-            with span("wait"):
+            with span("wait", self._layers[index].name):
                 if not self._edit.wait_layer(index, timeout):
                     return False
             self._pending[index] = False

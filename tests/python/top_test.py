@@ -1,0 +1,145 @@
+"""entrain-top in a terminal: ranks, rates, and who waits for whom."""
+import contextlib
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import termios
+import time
+
+import pytest
+
+from conftest import finish, start
+from entrain.top import Top, _difference
+
+LATE = """
+import entrain, numpy, os, sys
+comm = entrain.Comm.from_env()
+comm.all_reduce(numpy.ones(100_000, numpy.float32))
+print(comm.rank, os.getpid(), flush=True)
+if comm.rank == 2:
+    open(sys.argv[1]).read()  # until the test opens the pipe
+comm.all_reduce(numpy.ones(100_000, numpy.float32))
+"""
+
+
+@contextlib.contextmanager
+def late_job(folder):
+    """Four ranks, three of which wait for rank 2. Yields their processes."""
+    gate = folder / "gate"
+    os.mkfifo(gate)
+    job = start(LATE, gate, size=4)
+    try:
+        pids = {}
+        while len(pids) < 4:
+            line = job.stdout.readline()
+            assert line, "the job has ended"
+            found = re.search(r"(\d+) (\d+)$", line)
+            if found:
+                pids[int(found[1])] = int(found[2])
+        top, end = Top(pids.values()), time.monotonic() + 30
+        while not any("not started by rank 2 (" in line for line in top.look()):
+            assert time.monotonic() < end, "\n".join(top.look())
+            time.sleep(0.05)
+        yield [pids[rank] for rank in range(4)]
+    finally:
+        with open(gate, "w"):  # rank 2 goes on
+            pass
+        finish(job)
+
+
+class Terminal:
+    """A program in a terminal of 30 lines and 120 columns."""
+
+    def __init__(self, *command):
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.environ.update(TERM="xterm", LINES="30", COLUMNS="120")
+            os.execv(command[0], list(command))
+        self.before = termios.tcgetattr(self.fd)
+        self.text = ""
+
+    @property
+    def shown(self):
+        """The text without control sequences."""
+        return re.sub(r"\x1b(\[[0-9;?]*[A-Za-z]|\([A-Z]|[=>])", " ", self.text)
+
+    def until(self, pattern, timeout=30):
+        """Reads until the text has the pattern."""
+        end = time.monotonic() + timeout
+        while not re.search(pattern, self.shown):
+            ready, _, _ = select.select([self.fd], [], [], max(0, end - time.monotonic()))
+            assert ready, f"no {pattern} in {self.text!r}"
+            try:
+                self.text += os.read(self.fd, 65536).decode()
+            except OSError:  # it has ended
+                pytest.fail(f"ended without {pattern}: {self.text!r}")
+
+    def end(self, timeout=30):
+        """Waits for the end. Returns the exit status."""
+        end = time.monotonic() + timeout
+        while time.monotonic() < end:
+            ready, _, _ = select.select([self.fd], [], [], max(0, end - time.monotonic()))
+            try:
+                found = os.read(self.fd, 65536) if ready else b""
+            except OSError:
+                break
+            self.text += found.decode()
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def test_it_names_the_rank_for_which_others_wait_and_ends_at_q(tmp_path):
+    with late_job(tmp_path) as pids:
+        top = Terminal(sys.executable, "-m", "entrain.top", "--interval", "0.3", *map(str, pids))
+        top.until(r"all_reduce #\d+ of world, [\d.]+ s: not started by rank 2 \(process \d+\)")
+        for rank, pid in enumerate(pids):
+            assert re.search(rf" {rank} +{pid} ", top.shown), (rank, pid, top.shown)
+        assert len(re.findall(r"waits +[\d.]+ s +all_reduce #\d+ of world: rank 2\b", top.shown)) == 3, top.shown
+        assert "computes" in top.shown and "4 processes, 3 wait" in top.shown
+        os.write(top.fd, b"q")
+        assert top.end() == 0
+        # The first screen is back, and the terminal's modes are those of the beginning.
+        assert "\x1b[?1049l" in top.text.rpartition("rank 2")[2]
+        assert termios.tcgetattr(top.fd)[:4] == top.before[:4]
+
+
+def test_ctrl_c_leaves_the_terminal_sane(tmp_path):
+    with late_job(tmp_path) as pids:
+        top = Terminal(sys.executable, "-m", "entrain.top", "--interval", "0.3", *map(str, pids))
+        top.until("RANK")
+        os.write(top.fd, b"\x03")
+        assert top.end() == 0
+        assert "\x1b[?1049l" in top.text and "Traceback" not in top.text
+        assert termios.tcgetattr(top.fd)[:4] == top.before[:4]
+
+
+def test_a_stopped_rank_is_named_without_a_terminal(tmp_path):
+    with late_job(tmp_path) as pids:
+        os.kill(pids[1], signal.SIGSTOP)
+        try:
+            found = subprocess.run([sys.executable, "-m", "entrain.top", "--once", "--interval", "0.1", *map(str, pids)],
+                                   stdout=subprocess.PIPE, text=True, timeout=60, check=True).stdout
+        finally:
+            os.kill(pids[1], signal.SIGCONT)
+        assert re.search(rf" 1 +{pids[1]} .*no answer +it is stopped", found), found
+        assert f"not started by rank 2 (process {pids[2]}); no answer of rank 1\n" in found, found
+
+
+def test_without_a_terminal_it_says_what_to_do():
+    found = subprocess.run([sys.executable, "-m", "entrain.top"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert found.returncode == 2 and "take --once" in found.stderr
+
+
+def test_rates_count_calls_that_the_recorder_has_lost():
+    def dump(executor, inline, sizes):
+        calls = [{"path": path, "bytes": size} for path, size in sizes] + [{"torn": True}]
+        return {"communicators": [{"id": "a", "calls_submitted": executor, "calls_inline": inline, "calls": calls}]}
+
+    before = dump(10, 5, [])
+    assert _difference(before, dump(12, 5, [("executor", 9), ("executor", 4), ("executor", 6)])) == (2, 10)
+    assert _difference(before, dump(20, 6, [("executor", 4), ("executor", 6), ("inline", 1)])) == (11, 51)
+    assert _difference({"communicators": []}, dump(1, 0, [("executor", 7)])) == (1, 7)
+    assert _difference(before, before) == (0, 0)
