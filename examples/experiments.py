@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Measures the methods of entrain-train on real text with four replicas. All runs use one model and
-one number of steps.
+"""Measures the methods of entrain-train on real text with four replicas. The runs of docs/experiments.md use one model
+and one number of steps, those of docs/evidence.md four (evidence.py).
 
   quality      validation loss at equal tokens: ddp, and edit and diloco over the number of
                synchronous steps at the beginning
@@ -10,16 +10,18 @@ one number of steps.
   penalty      the parts of edit's penalty switched on and off, where one replica learns from
                shuffled labels in one interval in twelve: their effect, and how often they act
   ratio        updates per second of ddp, zero1 and acco over the time of an exchange
+  evidence-*   the parts of docs/evidence.md
+  evidence     all of these
   all          all of them
 
   keep         makes no runs: copies the inputs of the tables of finished runs to
                examples/results
-  page         makes no runs: writes the tables of that copy to docs/experiments.md, and the tables of
-               README.md and docs/choose.md that are made of them
+  page         makes no runs: writes the tables of that copy to docs/experiments.md and docs/evidence.md, and the
+               tables of README.md and docs/choose.md that are made of them
 
-Each run leaves RUN.json, RUN.jsonl and RUN.flags in --out, and is not made again while RUN.flags has
-the same flags. A table OUT/TABLE.md has the complete rows. Times are meaningful on a quiet machine
-only: those of ratio.
+Each run leaves RUN.json, RUN.jsonl and RUN.flags in --out. It is not made again while RUN.flags, or the
+copy in examples/results, has the same flags, so a later call continues. A table OUT/TABLE.md has the
+complete rows. Times are meaningful on a quiet machine only: those of ratio.
 
 Losses do not depend on the load of the machine. Learning rates and all other searched settings are
 chosen by the validation loss of TUNING_SEED. No result uses TUNING_SEED. Results come from other
@@ -33,7 +35,8 @@ import re
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-import tables  # noqa: E402  (the path comes first)
+import evidence  # noqa: E402  (the path comes first)
+import tables  # noqa: E402
 from runs import (  # noqa: E402
     DEBUG,
     LEFT_OUT,
@@ -462,9 +465,11 @@ EXPERIMENTS = {
     "penalty": penalty,
     "intervals": intervals,
     "ratio": ratio,
+    **evidence.EXPERIMENTS,
 }
+GROUPS = {"all": EXPERIMENTS, "evidence": evidence.EXPERIMENTS, "keep": EXPERIMENTS}
 RESULTS = TOP / "examples/results"
-PAGES = (TOP / "docs/experiments.md", TOP / "docs/choose.md", TOP / "README.md")
+PAGES = tuple(TOP / page for page in ("docs/experiments.md", "docs/evidence.md", "docs/choose.md", "README.md"))
 REPORT = TOP / "examples/report.csv"  # the table of compare.sh
 TABLE = re.compile(r"(<!-- table (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -479,6 +484,7 @@ def kept_tables(folder=RESULTS):
         found["figures"] = tables.figures(found)
         found["expect"] = tables.expect(expected(runs, rows_of(REPORT)))
         found["links"] = tables.links(rows_of(RESULTS / "links.csv"))
+        found["evidence-claims"] = tables.claims(found)
     return {name: tables.markdown(rows) for name, rows in found.items()}
 
 
@@ -491,8 +497,17 @@ def parse():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("experiment", choices=[*EXPERIMENTS, "all", "keep", "page"])
+    parser.add_argument("experiment", choices=[*EXPERIMENTS, *GROUPS, "page"])
     add_arguments(parser, "experiments")
+    parser.add_argument(
+        "--python",
+        type=pathlib.Path,
+        default=TOP / "build/python/bin/python",
+        help="with PyTorch, for muon (%(default)s)",
+    )
+    parser.add_argument(
+        "--results", type=pathlib.Path, default=RESULTS, help="the kept copy of runs (%(default)s)"
+    )
     args = parser.parse_args()
     if args.experiment == "keep":
         args.tables = True
@@ -508,15 +523,15 @@ def main():
         for page in PAGES:
             page.write_text(with_tables(page.read_text(encoding="utf-8"), found), encoding="utf-8")
         return
-    chosen = EXPERIMENTS.get(args.experiment)
-    runs = TextRuns(args)
-    for make in [chosen] if chosen is not None else EXPERIMENTS.values():
+    chosen = GROUPS.get(args.experiment) or {args.experiment: EXPERIMENTS[args.experiment]}
+    runs = TextRuns(args, kept=KeptRuns(args.results))
+    for make in chosen.values():
         for name, rows in make(runs).items():
             text = tables.markdown(rows)
             (args.out / f"{name}.md").write_text(text)
             print(f"\n{name}\n\n{text}", flush=True)
     if args.experiment == "keep":
-        keep(runs, RESULTS)
+        keep(runs, args.results)
     if runs.left_out:
         print(f"{runs.left_out} runs are still to be made", flush=True)
         sys.exit(0 if args.tables else LEFT_OUT)

@@ -10,6 +10,7 @@ exchange)."""
 import argparse
 import ast
 import csv
+import functools
 import gzip
 import io
 import json
@@ -68,9 +69,9 @@ class Runs:
     def path(self, name, ending):
         return self.args.out / (name + ending)
 
-    def words(self, name, flags, ranks):
-        words = [self.args.build / LAUNCHER, "-n", ranks, "--", self.args.build / TRAINER]
-        words += ["--data", self.args.data, *flags]
+    def words(self, name, flags, ranks, program=()):
+        program = program or [self.args.build / TRAINER, "--data", self.args.data]
+        words = [self.args.build / LAUNCHER, "-n", ranks, "--", *program, *flags]
         words += ["--log", self.path(name, ".jsonl"), "--summary", self.path(name, ".json")]
         return [str(word) for word in words]
 
@@ -81,9 +82,20 @@ class Runs:
         kept = self.path(name, ".flags")
         return kept.exists() and kept.read_text() == self.settings(flags, besides)
 
-    def get(self, name, flags, expected_s=8.0, ranks=4, environment=None, besides=()):
-        """Returns the summary of a run. Makes the run if it does not exist. Returns None if there was no time for the
-        run. flags are words. environment has additional variables. besides has words for the inputs other than flags
+    def get(
+        self,
+        name,
+        flags,
+        expected_s=8.0,
+        ranks=4,
+        environment=None,
+        besides=(),
+        program=(),
+        make=None,
+    ):
+        """Returns the summary of a run. program is the command of a rank, if it is not entrain-train on the text. make
+        makes a run
+        in another way, and returns its summary. Makes the run if it does not exist. Returns None if there was no time for the run. flags are words. environment has additional variables. besides has words for the inputs other than flags
         and text. Throws RunFailed."""
         self.seen += 1
         if not self.has(name, flags, besides):
@@ -95,7 +107,13 @@ class Runs:
             self.say(f"[{place}] {name}: {shlex.join(flags)}")
             began = time.monotonic()
             self.path(name, ".flags").unlink(missing_ok=True)
-            output = self.make(self.words(name, flags, ranks), environment or {})
+            longest_s = max(LONGEST_S, 8 * expected_s)
+            if make:
+                self.path(name, ".json").write_text(json.dumps(make(longest_s)))
+                self.path(name, ".jsonl").write_text("")
+            else:
+                words = self.words(name, flags, ranks, program)
+                output = self.make(words, environment or {}, longest_s)
             if DEBUG in flags:
                 self.path(name, ".debug").write_text(output)
             self.path(name, ".flags").write_text(self.settings(flags, besides))
@@ -107,7 +125,7 @@ class Runs:
         with open(self.path(name, ".json"), encoding="utf-8") as file:
             return json.load(file)
 
-    def make(self, words, environment):
+    def make(self, words, environment, longest_s=LONGEST_S):
         """Runs the program, and returns its output. Throws RunFailed."""
         # One BLAS thread per process, because the ranks already share the cores.
         alone = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
@@ -121,13 +139,13 @@ class Runs:
             start_new_session=True,
         )
         try:
-            output = process.communicate(timeout=LONGEST_S)[0]
+            output = process.communicate(timeout=longest_s)[0]
         except BaseException as error:  # even after an interrupt no process may be left behind
             end_group(process)
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise
             output = process.communicate()[0]
-            raise RunFailed(words, f"no end within {LONGEST_S} s", output) from None
+            raise RunFailed(words, f"no end within {longest_s:g} s", output) from None
         if process.returncode != 0:
             raise RunFailed(words, f"exit code {process.returncode}", output)
         return output
@@ -179,11 +197,12 @@ def check_paths(parser, args):
 
 RANKS, STEPS = 4, 768
 BLOCK = 16  # kept training losses are means over this many steps
+LONGEST_TEXT = 8_000_000  # bytes of each of the texts of different kinds
 # The fields of a summary that the tables use, or that a reader may want to see.
 FIELDS = (
     *("params", "steps", "tokens", "wall_s", "tokens_per_s", "final_train_loss", "val_loss"),
     *("bytes_sent_sync", "syncs", "rejections", "replica_steps", "idle_share"),
-    *("replica_microbatches", "dropped_microbatches"),
+    *("replica_microbatches", "dropped_microbatches", "storm"),
 )
 DECISION = ("exchange", "layer", "replica", "norm", "z", "limit", "accepted", "weight", "clip")
 LINE = re.compile(
@@ -217,28 +236,101 @@ def parse_decisions(output):
 
 
 class TextRuns(Runs):
-    """Runs on text. `flags` is a text with the flags that differ from the common flags."""
+    """Runs on text. `flags` is a text with the flags that differ from the common flags. A run that the kept copy has with
+    the same flags is read from there, and not made again."""
 
-    def __init__(self, args, total=0):
+    def __init__(self, args, total=0, kept=None):
         super().__init__(args, total)
+        self.kept, self.found_there = kept, set()  # KeptRuns or None; names of the runs that it has
         self.used = {}  # {run: {(block, without)}}: the runs that the tables use
 
-    def get(self, name, flags, expected_s=8.0, steps=STEPS, ranks=RANKS, fault=""):
+    def get(
+        self, name, flags, expected_s=8.0, steps=STEPS, ranks=RANKS, fault="", model=MODEL, **how
+    ):
         """fault is the value of ENTRAIN_FAULT on the ranks."""
-        environment = {"ENTRAIN_FAULT": fault} if fault else {}
-        besides = [f"ENTRAIN_FAULT={fault}"] if fault else []
-        words = f"{MODEL} --steps {steps} {flags}".split()
-        summary = super().get(name, words, expected_s, ranks, environment, besides)
+        environment = {**how.pop("environment", {}), **({"ENTRAIN_FAULT": fault} if fault else {})}
+        besides = [*how.pop("besides", ()), *([f"ENTRAIN_FAULT={fault}"] if fault else [])]
+        flags = f"{model} --steps {steps} {flags}".split()
+        summary = super().get(name, flags, expected_s, ranks, environment, besides, **how)
         if summary is not None:
             self.used.setdefault(name, {(BLOCK, None)})
         return summary
 
+    def on_texts(self):
+        """Returns the command of a rank that has a text of its own."""
+        if self.args.tables:
+            return []
+        folder = self.args.out / "texts"
+        if not folder.exists():
+            write_texts(folder, self.args.data)
+        return ["sh", "-c", 'exec "$@" --data "$0/$RANK"', folder, self.args.build / TRAINER]
+
+    def in_torch(self):
+        """Returns the arguments of `get` for torch_gpt.py."""
+        if self.args.tables:
+            return {}
+        library = self.args.build / "lib/api/libentrain.so"
+        environment = {"PYTHONPATH": str(TOP / "python"), "ENTRAIN_LIBRARY": str(library)}
+        program = [self.args.python, TOP / "examples/torch_gpt.py", "--data", self.args.data]
+        return {"program": program, "environment": environment}
+
+    def storm(self, name, flags, expected_s):
+        """Returns the summary of a job of tests/storm.py and of the undisturbed one."""
+
+        def make(longest_s):
+            words = [sys.executable, TOP / "tests/storm.py", "--train", self.args.build / TRAINER]
+            words += ["--data", self.args.data, *flags.split()]
+            output = self.make([str(word) for word in words], {}, longest_s)
+            rows = [line.strip("| ").split(" | ") for line in output.splitlines() if line.startswith("| ")]
+            row = dict(zip(rows[0], rows[-1]))
+            kills = int(row["kills / stops / cuts / holder"].split(" / ")[0])
+            return {"storm": {"kills": kills, "loss": float(row["loss"].split()[0]), "equal": row["equal"]}}
+
+        summary = Runs.get(self, name, flags.split(), expected_s, besides=["storm.py"], make=make)
+        if summary is not None:
+            self.used.setdefault(name, set())
+        return summary
+
+    def has(self, name, flags, besides=()):
+        if self.kept and self.kept.has(name, flags, besides):
+            self.found_there.add(name)
+            return True
+        return super().has(name, flags, besides)
+
+    def flags(self, name):
+        """Returns the words of a run that say what it was: flags and conditions, without the text's path."""
+        if name in self.found_there:
+            return shlex.split(self.kept.rows[name]["flags"])
+        words = shlex.split(self.path(name, ".flags").read_text())
+        at = words.index("--data")
+        return words[:at] + words[at + 2 :]
+
+    def summary(self, name):
+        return self.kept.summary(name) if name in self.found_there else super().summary(name)
+
     def curve(self, name, block=BLOCK, without=None):
         self.used[name].add((block, without))
+        if name in self.found_there:
+            return self.kept.curve(name, block, without)
         return block_means(self.records(name), block, without)
 
     def decisions(self, name):
+        if name in self.found_there:
+            return self.kept.decisions(name)
         return parse_decisions(self.path(name, ".debug").read_text())
+
+
+def write_texts(folder, english):
+    """Writes a text of another kind for each replica: a dictionary, headers of C++, sources of Python and Perl (Debian's dict-gcide,
+    libstdc++-12-dev, libpython3.11-stdlib, perl-modules-5.36)."""
+    kinds = [("/usr/include/c++/12", "**/*"), ("/usr/lib/python3.11", "**/*.py"), ("/usr/share/perl/5.36.0", "**/*.p[ml]")]
+    folder.mkdir(parents=True)
+    texts = [gzip.open(english).read() if english.suffix in (".dz", ".gz") else english.read_bytes()]
+    for where, pattern in kinds:
+        paths = sorted(path for path in pathlib.Path(where).glob(pattern) if path.is_file())
+        texts.append(b"".join(path.read_bytes() for path in paths))
+    for number, text in enumerate(texts):
+        (folder / str(number)).write_bytes(text[:LONGEST_TEXT])
 
 
 def text_of(path):
@@ -257,20 +349,31 @@ class KeptRuns(TextRuns):
 
     def __init__(self, folder):
         super().__init__(argparse.Namespace(out=folder, tables=True))
-        self.kept = {row["run"]: row for row in rows_of(folder / "runs.csv")}
-        self.curves, self.decided = {}, {}
-        for row in rows_of(folder / "curves.csv.gz"):
-            key = row["run"], int(row["block"]), row["without"]
-            self.curves[key] = [float(loss) for loss in row["losses"].split()]
-        for row in rows_of(folder / "decisions.csv.gz"):
-            self.decided.setdefault(row["run"], []).append(decision(row))
+        self.rows = {row["run"]: row for row in rows_of(folder / "runs.csv")}
+        self.folder = folder
+
+    @functools.cached_property
+    def curves(self):
+        return {
+            (row["run"], int(row["block"]), row["without"]): [
+                float(loss) for loss in row["losses"].split()
+            ]
+            for row in rows_of(self.folder / "curves.csv.gz")
+        }
+
+    @functools.cached_property
+    def decided(self):
+        found = {}
+        for row in rows_of(self.folder / "decisions.csv.gz"):
+            found.setdefault(row["run"], []).append(decision(row))
+        return found
 
     def has(self, name, flags, besides=()):
-        return name in self.kept and self.kept[name]["flags"] == shlex.join([*flags, *besides])
+        return name in self.rows and self.rows[name]["flags"] == shlex.join([*flags, *besides])
 
     def summary(self, name):
-        row = self.kept[name]
-        return {field: ast.literal_eval(row[field]) for field in FIELDS if row[field]}
+        row = self.rows[name]
+        return {field: ast.literal_eval(row[field]) for field in FIELDS if row.get(field)}
 
     def curve(self, name, block=BLOCK, without=None):
         return self.curves[name, block, "" if without is None else str(without)]
@@ -299,13 +402,11 @@ def keep(runs, folder):
     summaries, curves, decisions = [], [], []
     for name, wanted in sorted(runs.used.items()):
         summary = rounded(runs.summary(name))
-        words = shlex.split(runs.path(name, ".flags").read_text())
-        at = words.index("--data")
-        summaries.append([name, shlex.join(words[:at] + words[at + 2 :])])
+        words = runs.flags(name)
+        summaries.append([name, shlex.join(words)])
         summaries[-1] += [summary.get(field, "") for field in FIELDS]
-        records = runs.records(name)
         for block, without in sorted(wanted, key=str):
-            losses = " ".join(f"{loss:.4f}" for loss in block_means(records, block, without))
+            losses = " ".join(f"{loss:.4f}" for loss in runs.curve(name, block, without))
             curves.append([name, block, "" if without is None else without, losses])
         if DEBUG in words:
             for row in runs.decisions(name):

@@ -356,7 +356,104 @@ def from_to(values, digits):
     return f"{text} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
+# ---- docs/evidence.md ----------------------------------------------------------------
+
+
+def allowed(own, base):
+    """Returns the sentence that the interval of the difference allows. More loss is worse."""
+    mean, half = interval(against(own, base))
+    low, high = 100 * (mean - half), 100 * (mean + half)
+    if low > 0:
+        return f"worse, by {low:.1f} to {high:.1f} %"
+    if high < 0:
+        return f"better, by {-high:.1f} to {-low:.1f} %"
+    return f"no difference seen: at most {high:.1f} % worse, {-low:.1f} % better"
+
+
+def count(part, whole):
+    return f"{part} of {whole} ({share(part, whole)})"
+
+
+def evidence_methods(results, base="ddp"):
+    """results is [(method, settings, number of settings tried, {seed: loss}, MB sent, what `acted` returns or None)]."""
+    of_base = next(losses for name, _, _, losses, _, _ in results if name == base)
+    rows = [["method", "settings found", "tried", "seeds", "validation loss", f"against {base} [95 %]"]]
+    rows[0] += ["what this allows to say", "MB a rank sends", "rejected", "clipped"]
+    for name, settings, tried, losses, sent, parts in results:
+        cells = [name, f"`{settings}`", str(tried), str(len(losses)), spread(losses)]
+        cells += ["", ""] if name == base else [difference(losses, of_base), allowed(losses, of_base)]
+        cells.append(f"{statistics.mean(sent):,.0f}")
+        cells += [count(parts["rejected"], parts["armed"]), count(parts["clipped"], parts["decisions"])] if parts else ["", ""]
+        rows.append(cells)
+    return rows
+
+
+def evidence_sizes(gaps, methods, base="ddp"):
+    """gaps is {size: {method: {seed: loss}}}. Cells are differences to the base."""
+    rows = [["model"] + [f"{method} against {base} [95 %]" for method in methods if method != base]]
+    for size, losses in gaps.items():
+        own = [difference(losses[one], losses[base]) if one in losses else "" for one in methods if one != base]
+        rows.append([size, *own])
+    return rows
+
+
+def evidence_parts(found):
+    """found is {condition: {parts that are on: ({seed: loss}, what `acted` returns)}}. The first variant has no part."""
+    rows = [["condition", "parts that are on", "seeds", "validation loss", "against none [95 %]", "what this allows to say"]]
+    rows[0] += ["rejected, of armed", "clipped", "weights from", "to"]
+    for condition, variants in found.items():
+        for on, (losses, parts) in variants.items():
+            cells = [condition, ", ".join(on) or NO_PARTS, str(len(losses)), spread(losses)]
+            cells += [difference(losses, variants[()][0]), allowed(losses, variants[()][0])] if on and () in variants else ["", ""]
+            cells += [count(parts["rejected"], parts["armed"]) if parts["armed"] else "", count(parts["clipped"], parts["decisions"])]
+            rows.append([*cells, *(f"{weight:.3f}" for weight in parts["weights"])])
+    return rows
+
+
+def evidence_exchange(results):
+    """results is [(exchange over micro-batch, {seed: loss} of acco, {seed: loss} of ddp with as many tokens in an update)]. The first row's
+    ddp is the one with the smallest updates. A micro-batch of ddp has as many tokens as two of acco."""
+    smallest = results[0][2]
+    rows = [["exchange / micro-batch", "tokens in an update, to the first row's", "seeds", "loss of acco", "of ddp with such updates"]]
+    rows[0] += ["acco against it [95 %]", "against ddp with the smallest updates [95 %]", "time at equal tokens, ddp with the smallest updates / acco"]
+    for times, acco, ddp in results:
+        cells = [f"{times:g}", f"{times:g}", str(len(acco)), spread(acco), spread(ddp), difference(acco, ddp)]
+        rows.append([*cells, difference(acco, smallest), f"{(2 + times) / 2:g}"])
+    return rows
+
+
+def evidence_muon(found):
+    """found is {flags: (settings, {seed: loss})}. Each optimizer's row of diloco is compared with its ddp, and with diloco by AdamW."""
+    rows = [["method", "inner optimizer", "settings found", "seeds", "validation loss", "against diloco with AdamW [95 %]"]]
+    rows[0] += ["against ddp with the same optimizer [95 %]", "what the first interval allows to say"]
+    base = next(losses for flags, (_, losses) in found.items() if flags == "--method diloco --optimizer adamw")
+    for flags, (settings, losses) in found.items():
+        _, method, _, optimizer = flags.split()
+        same = found.get(f"--method ddp --optimizer {optimizer}", ("", {}))[1]
+        cells = [method, optimizer, f"`{settings}`", str(len(losses)), spread(losses)]
+        first = losses is base
+        cells += ["" if first else difference(losses, base), difference(losses, same) if method != "ddp" else ""]
+        rows.append([*cells, "" if first else allowed(losses, base)])
+    return rows
+
+
+def evidence_storm(found):
+    """found is {method: {seed: {"kills", "loss", "equal"}}}; loss is the difference to the undisturbed job in percent."""
+    rows = [["method", "jobs", "kills a job", "loss, against the undisturbed job [95 %]", "what this allows to say", "equal anchors"]]
+    for method, seeds in found.items():
+        own, base = {seed: 1 + one["loss"] / 100 for seed, one in seeds.items()}, dict.fromkeys(seeds, 1.0)
+        kills = statistics.mean(one["kills"] for one in seeds.values())
+        cells = [method, str(len(seeds)), f"{kills:g}", difference(own, base), allowed(own, base) if len(own) > 1 else ""]
+        rows.append([*cells, "; ".join(sorted({one["equal"] for one in seeds.values()}))])
+    return rows
+
+
 # ---- README.md -----------------------------------------------------------------------
+
+
+def row_of(table, *starts):
+    """Returns the first row of a table whose first cells begin so."""
+    return next(one for one in table[1:] if all(map(str.startswith, one, starts)))
 
 
 def figures(found):
@@ -364,7 +461,7 @@ def figures(found):
     figures. Each compares methods that are tuned alike."""
 
     def row(table, *starts):
-        return next(one for one in found[table][1:] if all(map(str.startswith, one, starts)))
+        return row_of(found[table], *starts)
 
     def cell(table, column, *starts):
         return row(table, *starts)[found[table][0].index(column)]
@@ -445,3 +542,41 @@ def links(runs):
     loads = sorted({load for row in times.values() for load in row})
     rows = [["method"] + [f"load {load}" for load in loads]]
     return rows + [[method] + [from_to(row[load], 0) for load in loads] for method, row in times.items()]
+
+
+def claims(found):
+    """Returns the rows of the papers' claims beside what was measured. `found` has the rows of the page's tables by name."""
+
+    def cell(table, column, *starts):
+        return row_of(found[table], *starts)[found[table][0].index(column)]
+
+    small = "80,112 parameters, four replicas"
+    against_ddp, longer = "against ddp [95 %]", "found, against ddp with the longer rise [95 %]"
+    penalty = row_of(found["penalty"], "all")
+    rows = [["claim", "setting", "measured [95 %, or range]", "verdict"]]
+
+    def add(claim, setting, measured, verdict):
+        rows.append([claim, setting, measured, verdict])
+
+    add("EDiT: the loss of synchronous training, with an exchange every H steps", f"{small}, H = 16, a quarter of the steps synchronous",
+        f"loss {cell('quality', against_ddp, 'edit', '192')}", "holds within the interval")
+    add("the same", f"{small}, H = 16, no synchronous steps, settings searched for both", f"loss {cell('gap', longer, '0 (0 %)', '16')}",
+        "does not hold")
+    add("EDiT: its penalty protects the model from a replica that goes astray", f"{small}, one learns from noise in each twelfth interval",
+        f"against DiLoCo: loss {penalty[5]}, worst excursion {penalty[3]}", "holds")
+    add("EDiT: better than DiLoCo without such a replica", f"{small}, a clip of 1 that acts in a quarter of the cases",
+        f"loss {penalty[7]}", "holds there, by the clip")
+    add("A-EDiT: a slow replica does not hold up the others", "[lab/stragglers.md](lab/stragglers.md)", "there",
+        "holds for the speed; the loss with uneven replicas has not been measured")
+    add("ACCO: the loss of synchronous training at equal updates", f"{small}, two micro-batches an update",
+        f"loss {cell('delay', 'against zero1 [95 %]', 'acco')}", "no difference seen")
+    add("ACCO: faster, because the exchange is hidden", "two replicas, an exchange as long as a micro-batch",
+        f"updates a second, to ZeRO-1 {cell('ratio', 'acco / zero1', '1')}", "holds up to an exchange of about two micro-batches")
+    add("the same", "an exchange four times as long", f"updates a second, to ZeRO-1 {cell('ratio', 'acco / zero1', '4')}",
+        "does not hold at equal updates: ACCO sends twice as much")
+    add("AGD: fewer steps than AdamW", "[lab/optimizers.md](lab/optimizers.md): text, digits", "there",
+        "holds on text, not on digits; rates chosen on the reported seeds")
+    add("WSAM: flatter minima", "the same page", "there", "holds around SGD, not as such around AdamW and AGD")
+    add("WSAM: better minima", "the same page, at equal steps", "there",
+        "holds on digits around SGD and slightly on text around AdamW; not at equal computing on text")
+    return rows

@@ -22,9 +22,7 @@ for argument in "$@"; do
   esac
 done
 cd "$(dirname "$0")/.."
-for tool in debootstrap lintian unshare; do
-  command -v $tool >/dev/null || die "needs $tool (Debian: debootstrap, lintian, util-linux)"
-done
+tools/setup.sh deps-debs
 work=$PWD/build/debs
 mkdir -p "$work"
 if [ -z "$debs" ]; then

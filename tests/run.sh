@@ -19,7 +19,7 @@ done
 tools/setup.sh deps
 tools/setup.sh etcd || echo "run.sh: without etcd its tests skip" >&2
 # Most of this time is for the network, so this runs in parallel to the build.
-tools/setup.sh python $environment &
+{ tools/setup.sh python $environment && { tools/setup.sh site || echo "run.sh: without its packages site_test skips" >&2; }; } &
 python=$!
 trap 'kill $python 2>/dev/null || true' EXIT
 tools/setup.sh build "$preset"

@@ -169,6 +169,7 @@ entrain-run --help >help || die "entrain-run does not start"
 entrain-top --help >help || die "entrain-top does not start"
 "$limit" 300 entrain-perf all_reduce -n 2 --transport shm,tcp --min-bytes 1K --max-bytes 16M || die "entrain-perf failed"
 "$limit" 300 python -m entrain.demo || die "the demo failed"
+[ -s entrain-demo.svg ] || die "the demo made no picture"
 example 2 01_all_reduce.py
 example 2 02_numpy_edit.py
 (

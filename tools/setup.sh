@@ -6,12 +6,14 @@
 #   tools/setup.sh list-demo      prints those of them that are absent
 #   tools/setup.sh deps-compare   as deps, and those for examples/compare.sh: a text to learn, a progress bar
 #   tools/setup.sh deps-bench     as deps, and those for bench/compare.sh: peers to measure
+#   tools/setup.sh deps-debs      those for tools/setup.sh debs and tests/debs.sh
 #   tools/setup.sh deps-neon      a cross compiler and an emulator for tests/neon.sh
 #   tools/setup.sh deps-fuzz      as deps, and the compiler for tests/fuzz.sh
 #   tools/setup.sh python [torch|frameworks]
 #                                 makes a virtual environment, build/python, for tests/python; torch: also
 #                                 for its tests of PyTorch and JAX (CPU builds, hundreds of megabytes);
 #                                 frameworks: one of its own, build/frameworks, for with_frameworks
+#   tools/setup.sh site           makes a virtual environment, build/site-python, for docs/site.sh
 #   tools/setup.sh etcd           gets Debian's etcd to build/etcd, for tests. It is not installed, because the
 #                                 package starts a server
 #   tools/setup.sh abseil         gets Debian's source of Abseil to build/abseil, to build it into the library
@@ -38,6 +40,7 @@ deps_mpi="libopenmpi-dev openmpi-bin libmpich-dev mpich"
 deps_bench="openssl"
 deps_wheel="cmake ninja-build gcc binutils make perl libcli11-dev nlohmann-json3-dev libucx-dev libcurl4-openssl-dev python3-venv"
 deps_debs="$deps_build libucx-dev libcurl4-openssl-dev help2man dpkg-dev file"
+deps_debs_test="lintian debootstrap util-linux"
 deps_neon="g++-aarch64-linux-gnu qemu-user"
 deps_fuzz="clang-16 libclang-rt-16-dev llvm-16"
 
@@ -307,6 +310,10 @@ case "${1:-}" in
     # shellcheck disable=SC2086
     install_absent $deps $deps_mpi $deps_bench
     ;;
+  deps-debs)
+    # shellcheck disable=SC2086
+    install_absent $deps_debs $deps_debs_test
+    ;;
   deps-neon)
     # shellcheck disable=SC2086
     install_absent $deps_neon
@@ -317,6 +324,10 @@ case "${1:-}" in
     ;;
   python)
     python_environment "${2:-}"
+    ;;
+  site)
+    lists=docs/site/requirements.txt
+    cmp -s $lists build/site-python/installed.txt || virtual_environment build/site-python
     ;;
   etcd)
     etcd

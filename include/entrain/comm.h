@@ -49,7 +49,7 @@ typedef struct entrain_error_t {
   int32_t guilty_rank;       /* rank, in this communicator, of the process that caused the error; -1: unknown, or not a
                                 member */
   entrain_peer_id_t peer_id; /* identity of that process, also if it is not a member; all zero: unknown */
-  uint64_t generation;       /* generation of the communicator (entrain_comm_generation) */
+  uint64_t generation;       /* generation of the communicator (entrain_comm_stats_t) */
   uint64_t sequence;         /* number of the call, from 1; the same on all ranks of the call. There are separate
                                 counters for the untagged collectives of a communicator, for each tag, and for the
                                 messages of each pair of ranks in each direction. entrain_comm_agree and

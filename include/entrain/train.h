@@ -219,6 +219,8 @@ ENTRAIN_API entrain_status_t entrain_shard_load(entrain_shard_t* shard, int32_t 
  * NULL. */
 ENTRAIN_API entrain_status_t entrain_shard_broadcast(entrain_shard_t* shard, entrain_work_t** work);
 
+/* ---- Passes over a sharded model ------------------------------------------------------------------------------ */
+
 enum { ENTRAIN_PASS_FORWARD = 0, ENTRAIN_PASS_BACKWARD = 1 };
 /* Tells the library the order in which the caller will use the layers: ascending (forward) or descending (backward).
  * The library prefetches layers in this order. Collective. */
@@ -602,6 +604,8 @@ static ENTRAIN_INLINE void entrain_edit_config_init(entrain_edit_config_t* confi
   entrain_struct_init(ENTRAIN_STRUCT_EDIT_CONFIG, config, sizeof(*config));
 }
 
+/* ---- Options of EDiT as data, and presets --------------------------------------------------------------------- */
+
 /* The options of EDiT are the fields of entrain_edit_config_t that hold one number each. The functions below describe
  * them, so that programs can make flags, forms or bindings from the descriptions, and those of entrain_acco_config_t in
  * the same way. */
@@ -670,6 +674,8 @@ ENTRAIN_API entrain_status_t entrain_edit_config_preset(entrain_edit_config_t* c
 ENTRAIN_API int32_t entrain_edit_preset_count(void);
 ENTRAIN_API const char* entrain_edit_preset_name(int32_t index);
 
+/* ---- Creating and joining EDiT -------------------------------------------------------------------------------- */
+
 /* Creates an EDiT object on the mesh. Collective; blocks. Checks the options, and refuses options that would have no
  * effect (INVALID_ARGUMENT). The text says what to set. Examples: clipping or norm weights without outer optimizer or
  * reducer; a temperature without norm weights; an outer_* value other than the default without outer optimizer. */
@@ -698,6 +704,8 @@ ENTRAIN_API entrain_status_t entrain_edit_join(entrain_mesh_t* mesh, const entra
  * step continues on a thread of the library, and the library logs a warning. The object that outer_user points to must
  * stay valid until the step returns. The library keeps the arrays of the step until it returns. */
 ENTRAIN_API void entrain_edit_destroy(entrain_edit_t* edit);
+
+/* ---- Steps of EDiT -------------------------------------------------------------------------------------------- */
 
 /* The calls of a step, in their order, for each rank of the mesh.
  *
@@ -878,6 +886,8 @@ ENTRAIN_API entrain_status_t entrain_edit_wish(entrain_edit_t* edit, int32_t wis
  * waits, at most twice timeout_ns, until all ranks have finished the last exchange. This rank must not train
  * afterwards. */
 ENTRAIN_API entrain_status_t entrain_edit_leave(entrain_edit_t* edit, entrain_work_t** work);
+
+/* ---- What EDiT knows of its replicas and layers --------------------------------------------------------------- */
 
 typedef struct entrain_edit_replica_t {
   size_t size;
@@ -1381,6 +1391,8 @@ ENTRAIN_API entrain_status_t entrain_acco_stop(entrain_acco_t* acco);
 
 /* The state after the last install. After the same number of installs all ranks have the same values, except for
  * `dropped` and the fields from exposed_ns to bytes_held. */
+/* ---- What ACCO knows, and its checkpoints --------------------------------------------------------------------- */
+
 typedef struct entrain_acco_info_t {
   size_t size;
   int64_t rounds;          /* number of rounds installed */

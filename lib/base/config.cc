@@ -97,8 +97,7 @@ constexpr EnvVariable kEnvironment[] = {
      "program is not elastic"},
     {"ENTRAIN_FAULT", "NAME=VALUE,...",
      "a slower network, emulated for tests: rate=12.5MB/s, latency=200us, jitter=50us, "
-     "seed=1, cut=30s, ranks=0,3, transports=tcp; see transports/fault/README.md; default: "
-     "none"},
+     "seed=1, cut=30s, ranks=0,3, transports=tcp; default: none"},
 };
 
 // Splits "1.5M" into 1.5 and "M".

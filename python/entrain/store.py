@@ -19,7 +19,7 @@ class Store(Handle):
     def open(cls, url: str, timeout: Optional[float] = None) -> "Store":
         """Opens the store at `url`: "mem:NAME" (this process), "local:NAME" (this user's processes on this host),
         "file:DIRECTORY" (processes of one machine), "tcp://HOST:PORT[,HOST:PORT]" (a server elsewhere),
-        "etcd://HOST:PORT[,HOST:PORT][/PREFIX]" (an etcd), "env:" (that of the job, for a process that joins it). Tries to
+        `"etcd://HOST:PORT[,HOST:PORT][/PREFIX]"` (an etcd), "env:" (that of the job, for a process that joins it). Tries to
         connect for `timeout` seconds (None: 30), then raises PeerLost with the addresses."""
         out = ffi.new("entrain_store_t**")
         text = url.encode()

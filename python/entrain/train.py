@@ -467,9 +467,10 @@ class EDiT(Checkpointed):
 
         edit.begin_forward()                     # starts an exchange if one is due
         for layer: edit.wait_layer(layer); ... forward ...
-        ... backward; gradients reduced by the shard, or by the caller as gradient_scope says; optimizer ...
+        ... backward; optimizer ...
         edit.end_step()
-    """
+
+    The shard reduces the gradients, or the caller does as gradient_scope says."""
 
     _what = "EDiT object"
     _kind = "edit"

@@ -16,7 +16,8 @@ from unittest import mock
 ROOT = pathlib.Path(__file__).parents[2]
 SCRIPT = ROOT / "examples/experiments.py"
 sys.path.insert(0, str(ROOT / "examples"))
-import experiments  # noqa: E402  (the path comes first)
+import evidence  # noqa: E402  (the path comes first)
+import experiments  # noqa: E402
 import runs  # noqa: E402
 import tables  # noqa: E402
 
@@ -35,6 +36,11 @@ def line(exchange, replica):
 
 
 DECISIONS = [line(exchange, replica) for exchange in range(1, 7) for replica in range(4)]
+STORM = """| method | kills / stops / cuts / holder | loss | equal |
+| --- | --- | --- | --- |
+| edit | 6 / 0 / 0 / 0 (240 an hour) | +1.50 % | 9 of 9 |
+1 jobs, 0 not good
+"""
 SUMMARY = {
     "tokens": 4000,
     "tokens_per_s": 9000.0,
@@ -144,6 +150,36 @@ class Tables(unittest.TestCase):
         self.assertEqual(tables.updates_to_a_loss(curves), {"a": 3.5, "b": 4})
         self.assertEqual(tables.updates_to_a_loss({"a": {}, "b": {}}), {})
 
+    def test_an_interval_allows_a_sentence(self):
+        base = {1: 1.0, 2: 1.0}
+        self.assertEqual(tables.allowed({1: 1.1, 2: 1.1001}, base), "worse, by 9.9 to 10.1 %")
+        self.assertEqual(tables.allowed({1: 0.9, 2: 0.9}, base), "better, by 10.0 to 10.0 %")
+        self.assertEqual(
+            tables.allowed({1: 1.01, 2: 1.0}, base),
+            "no difference seen: at most 6.9 % worse, 5.9 % better",
+        )
+
+    def test_parts_are_compared_with_none_and_counted(self):
+        acted = tables.acted(runs.parse_decisions("\n".join(DECISIONS)))
+        base, better = {1: 2.0, 2: 2.0}, {1: 1.0, 2: 1.0}
+        rows = tables.evidence_parts({"noise": {(): (base, acted), ("clip",): (better, acted)}})
+        self.assertEqual(rows[1][:2] + rows[1][4:6], ["noise", "none (DiLoCo)", "", ""])
+        self.assertEqual(rows[2][1], "clip")
+        self.assertEqual(rows[2][4:8], ["-50.00 % [-50.00, -50.00]", "better, by 50.0 to 50.0 %", "1 of 8 (12.5 %)", "4 of 24 (16.7 %)"])
+
+    def test_a_storm_is_compared_with_its_undisturbed_job(self):
+        jobs = {seed: {"kills": 6, "loss": loss, "equal": "9 of 9"} for seed, loss in ((1, 1.0), (2, 1.0))}
+        self.assertEqual(
+            tables.evidence_storm({"edit": jobs})[1],
+            ["edit", "2", "6", "+1.00 % [+1.00, +1.00]", "worse, by 1.0 to 1.0 %", "9 of 9"],
+        )
+
+    def test_sizes_show_differences_to_ddp(self):
+        losses = {"ddp": {1: 1.0, 2: 1.0}, "edit": {1: 1.1, 2: 1.1}}
+        rows = tables.evidence_sizes({"0.1M": losses}, ["ddp", "edit", "acco"])
+        self.assertEqual(rows[1], ["0.1M", "+10.00 % [+10.00, +10.00]", ""])
+
+
 class Tuning(unittest.TestCase):
     def test_expected_losses_and_bytes_are_those_of_the_baseline_of_a_row(self):
         def run(entry, lr, seed, loss, sent):
@@ -167,6 +203,21 @@ class Tuning(unittest.TestCase):
             losses = experiments.tuned(lambda rate: abs(RATES.index(rate) - best))
             self.assertEqual((min(losses, key=losses.get), len(losses)), (RATES[best], tried))
         self.assertIsNone(experiments.tuned(lambda rate: None if rate > 0.004 else rate))
+
+
+class Evidence(unittest.TestCase):
+    def test_all_methods_are_tuned_with_one_budget(self):
+        plan = mock.Mock(at_tuning_seed=lambda _, settings: abs(float(settings.split()[1]) - 0.008))
+        tried = {entry.name: evidence.tune(plan, entry) for entry in evidence.ENTRIES}
+        self.assertEqual({count for _, count in tried.values()}, {6})  # 3 rates, 2 settings, a rise
+        self.assertNotIn(evidence.TUNING_SEED, evidence.SMALL.seeds)
+
+    def test_sizes_have_ten_tokens_for_a_parameter_and_one_validation_text(self):
+        for size, params in ((evidence.TINY, 26_232), (evidence.SMALL, 107_800), (evidence.MIDDLE, 515_088), (evidence.LARGE, 1_944_096)):
+            self.assertGreaterEqual(4 * size.rows * 64 * size.steps, 10 * params)
+            for rows in (size.rows, size.rows // 2):
+                words = size.model(rows).split()
+                self.assertEqual(rows * int(words[words.index("--val-batches") + 1]), 1024)
 
 
 class Runs(unittest.TestCase):
@@ -211,6 +262,8 @@ class Runs(unittest.TestCase):
                 self.top / "text",
                 "--out",
                 self.top / "out",
+                "--results",
+                self.top / "kept",
             ],
             capture_output=True,
             text=True,
@@ -225,7 +278,9 @@ class Runs(unittest.TestCase):
         """As above without processes, for experiments of many runs. Each call is (words, fault)."""
         calls = []
 
-        def make(_, words, environment):
+        def make(_, words, environment, __):
+            if "storm.py" in words[1]:
+                return STORM
             said = "shuffled" if "--shuffle-labels-every" in words else "quiet"
             shutil.copy(self.top / said, words[words.index("--log") + 1])
             pathlib.Path(words[words.index("--summary") + 1]).write_text(json.dumps(SUMMARY))
@@ -233,9 +288,11 @@ class Runs(unittest.TestCase):
             return "\n".join(DECISIONS)
 
         words = [str(SCRIPT), experiment, "--build", str(self.top), "--out", str(self.top / "out")]
+        words += ["--results", str(self.top / "kept")]
         with (
             mock.patch.object(sys, "argv", [*words, "--data", str(self.top / "text")]),
             mock.patch.object(runs.Runs, "make", make),
+            mock.patch.object(runs, "write_texts", lambda *_: None),
             contextlib.redirect_stdout(io.StringIO()),
         ):
             experiments.main()
@@ -265,6 +322,9 @@ class Runs(unittest.TestCase):
         del found["methods"]  # is of another program
         for name, text in found.items():
             self.assertEqual(text, (self.top / f"out/{name}.md").read_text(), name)
+        shutil.copytree(self.top / "copy", self.top / "kept")
+        shutil.rmtree(self.top / "out")
+        self.assertEqual(self.in_process("all"), [], "the copy has all runs")
         kept = self.top / "copy/runs.csv"
         kept.write_text(kept.read_text().replace("--method ddp", "--method dpp"))
         self.assertNotIn("quality", experiments.kept_tables(self.top / "copy"))

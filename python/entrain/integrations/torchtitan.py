@@ -1,9 +1,11 @@
 """EDiT with torchtitan. A replica is one torchrun, sharded inside by data_parallel_shard_degree:
 
-    def my_config():                                             # in a module of your own, for --module and --config
+    def my_config():
         return with_edit(llama3_8b(), local_sgd_sync_interval=100, local_sgd_warmup_steps=1000)
 
-    ENTRAIN_STORE=tcp://HOST:PORT EDIT_REPLICA=0 EDIT_REPLICAS=2 torchrun ... -m torchtitan.train --module my --config my_config"""
+    ENTRAIN_STORE=tcp://HOST:PORT EDIT_REPLICA=0 EDIT_REPLICAS=2 torchrun ... -m torchtitan.train --module my --config my_config
+
+The function stands in a module of your own, here my, which --module and --config name."""
 from __future__ import annotations
 
 import dataclasses

@@ -51,14 +51,14 @@ class EDiT:
     objects, their names and shapes stay. It copies the parameters, buffers and frozen parameters of replica 0 to all
     replicas. From then on
 
-        the first forward pass of a step, in training mode with gradients enabled, begins an exchange when one is due, and
-            each layer waits for its part of the exchange before its own forward pass. At the beginning wait the layers whose
-            module had no forward pass of its own in some pass and, with fully_shard, all, because its gathers run ahead;
-        a backward pass averages gradients over all replicas while warm-up lasts, layer by layer during the rest of the
-            pass;
-        optimizer.step() counts a step, whatever the number of forward and backward passes before it. A step that
-            torch.amp.GradScaler skips counts too, so that all replicas count the same steps, and so does one whose gradients
-            the program clears (to None) before the next forward pass. Do not `record` tokens for it.
+    - the first forward pass of a step, in training mode with gradients enabled, begins an exchange when one is due, and
+      each layer waits for its part of the exchange before its own forward pass. At the beginning wait the layers whose
+      module had no forward pass of its own in some pass and, with fully_shard, all, because its gathers run ahead;
+    - a backward pass averages gradients over all replicas while warm-up lasts, layer by layer during the rest of the
+      pass;
+    - optimizer.step() counts a step, whatever the number of forward and backward passes before it. A step that
+      torch.amp.GradScaler skips counts too, so that all replicas count the same steps, and so does one whose gradients
+      the program clears (to None) before the next forward pass. Do not `record` tokens for it.
 
     If gradients come without a forward pass of `model` in training mode (model.eval(), another method than forward, a part of the
     model), optimizer.step() begins the exchange of the next step, and waits for it.

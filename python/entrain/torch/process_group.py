@@ -331,7 +331,7 @@ class ProcessGroup(_Base):
 
     def allgather(self, output_tensors: List[List[Tensor]], input_tensors: List[Tensor],
                   opts: _Opts = None) -> Work:
-        """Gathers the input of rank r into output_tensors[0][r]. The inputs may differ in size if all ranks know all
+        """Gathers the input of rank r into `output_tensors[0][r]`. The inputs may differ in size if all ranks know all
         sizes."""
         opts = opts or c10d.AllgatherOptions()
         operation = "all_gather"
@@ -349,14 +349,14 @@ class ProcessGroup(_Base):
                            opts.timeout)
 
     def allgather_coalesced(self, output_lists: List[List[Tensor]], input_list: List[Tensor], opts: _Opts = None) -> Work:
-        """Gathers input i of rank r into output_lists[r][i]."""
+        """Gathers input i of rank r into `output_lists[r][i]`."""
         opts = opts or c10d.AllgatherOptions()
         return self._together("all_gather", lambda: [
             self.allgather([[outputs[i] for outputs in output_lists]], [input], opts) for i, input in enumerate(input_list)])
 
     def gather(self, output_tensors: List[List[Tensor]], input_tensors: List[Tensor],
                opts: _Opts = None) -> Work:
-        """Gathers the input of rank r into output_tensors[0][r] on the root."""
+        """Gathers the input of rank r into `output_tensors[0][r]` on the root."""
         opts = opts or c10d.GatherOptions()
         operation = "gather"
         input = single(operation, input_tensors)
@@ -375,7 +375,7 @@ class ProcessGroup(_Base):
 
     def scatter(self, output_tensors: List[Tensor], input_tensors: List[List[Tensor]],
                 opts: _Opts = None) -> Work:
-        """Sends the root's input_tensors[0][r] to the output of rank r."""
+        """Sends the root's `input_tensors[0][r]` to the output of rank r."""
         opts = opts or c10d.ScatterOptions()
         operation = "scatter"
         output = single(operation, output_tensors)
@@ -416,7 +416,7 @@ class ProcessGroup(_Base):
 
     def reduce_scatter(self, output_tensors: List[Tensor], input_tensors: List[List[Tensor]],
                        opts: _Opts = None) -> Work:
-        """Writes the reduction of input_tensors[0][r] into the output of rank r. The inputs may differ in size, but all
+        """Writes the reduction of `input_tensors[0][r]` into the output of rank r. The inputs may differ in size, but all
         ranks must have the same sizes."""
         opts = opts or c10d.ReduceScatterOptions()
         operation = "reduce_scatter"
