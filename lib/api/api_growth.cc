@@ -113,6 +113,7 @@ entrain_status_t entrain_comm_join(const entrain_join_config_t* config, entrain_
     ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
     ENTRAIN_ASSIGN_OR_RETURN(const entrain::JoinOptions options, ToJoinOptions(known));
     ENTRAIN_ASSIGN_OR_RETURN(auto joined, Communicator::Join(options));
+    TellLauncherOfJoin(joined->runtime().security());
     *comm = new entrain_comm{.comm = std::move(joined)};
     return absl::OkStatus();
   });
