@@ -291,6 +291,10 @@ def predict(case: Case, options: argparse.Namespace, machine: Dict[str, float]) 
 FIELDS = [field.name for field in dataclasses.fields(Case)] + ["memory_rate", "start", "measured"]
 
 
+#: The row of the errors of communication alone, of cases in which it is a tenth of the computation or more.
+BEYOND = "without the sleep: what exceeds it, if that is 10 % or more"
+
+
 def tables(rows: List[Dict[str, str]]) -> str:
     """Returns the tables in Markdown."""
     errors = [abs(float(row["error"])) for row in rows if row["measured"]]
@@ -307,6 +311,9 @@ def tables(rows: List[Dict[str, str]]) -> str:
             kind = "kills" if killed else "stragglers" if spread else f"{row['rate']}, {row['delay_ms']} ms"
             for group in ("all", kind, f"{row['nodes']} nodes", row["method"]):
                 groups.setdefault(group, []).append(abs(float(row["error"])))
+            if not spread and not killed and float(row["measured"]) > 1.1 * float(row["step"]):
+                parts = [float(row[name]) - float(row["step"]) for name in ("predicted", "measured")]
+                groups.setdefault(BEYOND, []).append(abs(parts[0] / parts[1] - 1))
     summary = ["| | cases | median error | largest |", "|---|---:|---:|---:|"]
     summary += [f"| {name} | {len(own)} | {100 * statistics.median(own):.1f} % | {100 * max(own):.1f} % |" for name, own in groups.items()]
     return "\n".join(summary + [""] + texts) + "\n" if errors else "nothing was measured\n"
