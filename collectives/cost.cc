@@ -99,7 +99,7 @@ class LaneWalk {
   };
   struct Rank {
     size_t host = 0;
-    uint32_t round = 0, seen = 0;  // number of transfers of the round that Receive has handled
+    uint32_t round = 0, seen = 0;  // how many of the round's transfers Receive has handled
     std::vector<Message> arrived;  // messages of the round
     int64_t clock = 0, work = 0;
     void Work(int64_t ps) {

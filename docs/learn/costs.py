@@ -114,7 +114,7 @@ def edit_rows(method: str) -> List[Row]:
     if method != "a-edit":
         rows.append((f"a step, {clock}", "the above / $H$", span(low / INTERVAL, high / INTERVAL)))
         share = f"{100 * low / INTERVAL / step:.2f} %" + ("" if low == high else f" to {100 * high / INTERVAL / step:.2f} %")
-        rows.append(("a step of synchronous training in f32 sends", "$8 P (N - 1) / (M N)$", f"{amount(step)}; the method {share} of it"))
+        rows.append(("a step of synchronous training in f32 sends", "$8 P (N - 1) / (M N)$", f"{amount(step)}. The method sends {share} of this"))
     seconds = f"{low / RATE:.1f} s" + ("" if low == high else f" to {high / RATE:.1f} s")
     rows.append(("time of these bytes, 1 Gbit/s for each rank" if way.fragments == 1 else "time of the bytes of an interval, 1 Gbit/s for each rank",
                  "bytes / $R$", seconds))
@@ -125,8 +125,8 @@ def acco_rows() -> List[Row]:
     params, ranks = float(sum(LAYERS)), SHARDS * REPLICAS
     one = acco_round(params, ranks, 2)
     return [
-        ("kept besides the parameters, f32", "$8 P + 12 P / W$", amount(acco_held(params, ranks))),
-        ("kept besides the parameters, bf16 with an accumulator of f32", "$6 P + 12 P / W$", amount(acco_held(params, ranks, True))),
+        ("memory besides the parameters, all in f32", "$8 P + 12 P / W$", amount(acco_held(params, ranks))),
+        ("memory besides the parameters, parameters in bf16 and the accumulator in f32", "$6 P + 12 P / W$", amount(acco_held(params, ranks, True))),
         ("sent in a round, bf16", "$4 P (W - 1) / W$", amount(one)),
         ("sent for an update (two rounds), bf16", "$8 P (W - 1) / W$", amount(2 * one)),
         ("sent for an update of ZeRO-1, bf16", "$4 P (W - 1) / W$", amount(one)),

@@ -805,17 +805,18 @@ ENTRAIN_API void entrain_edit_destroy(entrain_edit_t* edit);
  * knew this decision. A lost replica does not count for the quorum. If fewer replicas remain than the quorum, a round
  * needs all of them.
  *
- * Rounds that no replica waits for, with quorum or round_deadline and overlap_steps (Decoupled DiLoCo, arXiv
- * 2604.21428; the paper's synchroniser is a process of its own, here the replicas agree among themselves). Each replica
- * has a clock of its own: it offers a fragment (see fragments) at its own steps W_s + ... + k H, with a copy of its
- * parameters, and trains on. When all replicas offer the fragment, or enough of them do and the time of grace is over,
- * threads of the library exchange the fragment: those that offer it with their copies, the others with weight zero. The
- * time of grace ends round_deadline after the first offer (0: at once). It also ends when a replica that offers needs
- * the result: overlap_steps of its steps after its offer, less the usual time of a round. So it adapts to the speed of
- * the replicas. entrain_edit_begin_forward merges what has come (overlap_merge) and never waits. A replica that was
- * late for a round takes its result over at its next begin_forward (late). If no round has answered an offer until the
- * fragment is due again, the replica offers it anew, with all its steps. begin_forward sets *syncing to 1 if it has
- * offered a fragment. quorum counts the replicas that train; if fewer are left, all of them are enough.
+ * Rounds that no replica waits for: overlap_steps together with quorum, round_deadline or both. This is Decoupled
+ * DiLoCo (arXiv 2604.21428), without the paper's separate synchroniser: the replicas agree among themselves. Each
+ * replica has a clock of its own: it offers a fragment (see fragments) at its own steps W_s + ... + k H, with a copy of
+ * its parameters, and trains on. Threads of the library exchange the fragment when all replicas offer it, or when
+ * enough of them offer it and the time of grace is over. Replicas that offer it contribute their copies; the others
+ * take part with weight zero. The time of grace ends round_deadline after the first offer (0: at once). It also ends
+ * when a replica that offers needs the result: overlap_steps of its steps after its offer, less the usual time of a
+ * round. So it adapts to the speed of the replicas. entrain_edit_begin_forward merges what has come (overlap_merge) and
+ * never waits. A replica that was late for a round takes its result over at its next begin_forward (late). If no round
+ * has answered an offer until the fragment is due again, the replica offers it anew, with all its steps. begin_forward
+ * sets *syncing to 1 if it has offered a fragment. quorum counts the replicas that train; if fewer are left, all of
+ * them are enough.
  * - entrain_edit_request_sync needs all replicas, and begin_forward waits for them, as above. All fragments are
  *   exchanged together. A checkpoint can be saved after it. entrain_edit_leave waits until all replicas leave.
  * - The ranks of a replica merge at the same steps, one step after all of them could. For this they make an all-reduce
@@ -1180,7 +1181,7 @@ ENTRAIN_API entrain_status_t entrain_state_get(const entrain_state_t* state, siz
  * Local. If an entry is set several times, the last value counts. */
 ENTRAIN_API entrain_status_t entrain_state_set(entrain_state_t* state, size_t index, const void* data, size_t count,
                                                entrain_dtype_t dtype);
-/* Continues the run from the values that were set, as entrain_edit_load and entrain_acco_load continue it from a
+/* Continues the run from the values that were set, as if entrain_edit_load or entrain_acco_load had loaded them from a
  * checkpoint of the state's kind. Collective over the object's ranks; blocks if `work` is NULL, at most timeout_ns (0:
  * the communicators' default). Either all ranks succeed, or nothing changes on any rank. After a failure the values
  * that were set stay set. Errors:
@@ -1446,7 +1447,7 @@ ENTRAIN_API entrain_status_t entrain_acco_loss(const entrain_acco_t* acco, int32
  * library does not send the arrays of entrain_acco_add_state: they keep the newcomer's values.
  *
  * From its first entrain_acco_install on, a newcomer makes the same calls as the members. After this install its
- * entrain_acco_info_t equals that of the members. With ZERO1 this install installs a new commit. With the other methods
+ * entrain_acco_info_t equals that of the members. With ZERO1 this call brings a new commit. With the other methods
  * it installs no new round: entrain_acco_info_t then describes the commit before the admission, which the members have
  * installed already. If the members save this commit, the newcomer must take part in the save; otherwise the members
  * wait in entrain_acco_save. So every rank should decide after each install, from entrain_acco_info alone, whether to

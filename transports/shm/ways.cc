@@ -57,7 +57,7 @@ double LeastNs(const std::function<bool()>& copy) {
 // between the caches of two cores. docs/lab/shm.md has the ratios of the machines.
 Reads Measure() {
   constexpr size_t kBytes = 256 << 10;
-  constexpr double kQuick = 3.5, kFair = 6;  // largest ratios of a read to a copy
+  constexpr double kQuick = 3.5, kFair = 6;  // limits of the time of a read divided by the time of a copy
   std::vector<char> into(kBytes, 1), from(kBytes, 1);
   iovec here{into.data(), kBytes}, there{from.data(), kBytes};
   const double read = LeastNs([&] {

@@ -234,7 +234,7 @@ int64_t Planner::MostInline(const Shape& shape) const {
       return kMaxInlineBytes;
     case Link::kTcpInside:
     case Link::kTcpAcross:
-      return 32 << 10;  // TcpSender::TrySend sends no longer message
+      return 32 << 10;  // TcpSender::TrySend does not send longer messages
     case Link::kFabricInside:
     case Link::kFabricAcross:
       return -1;  // the endpoints of ucx have no fast path

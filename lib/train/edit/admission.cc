@@ -76,7 +76,7 @@ AdmissionCard Admission::MyCard() const {
   const ReplicaPlace& mine = parts_.world.mine();
   const RoundCloser* const closer = parts_.closer;
   const Attended attended = closer == nullptr ? Attended() : closer->attended();
-  uint64_t met_step = 0;  // the maximum: a late replica's standing is of an earlier rendezvous
+  uint64_t met_step = 0;  // the largest: a late replica's standing comes from an earlier rendezvous
   for (const Standing& one : parts_.exchange.rendezvous().table().standings) {
     met_step = std::max(met_step, one.steps);
   }

@@ -60,7 +60,7 @@ class JointCalls {
  private:
   absl::Mutex mutex_;  // held during an attempt, and during a recovery
   int64_t round_ = -1;
-  int64_t made_ = 0;     // number of calls since round_ that are over
+  int64_t made_ = 0;     // number of finished calls after round number round_
   std::string outcome_;  // of the last of these calls: its status and its result
 };
 
