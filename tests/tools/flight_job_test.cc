@@ -147,6 +147,12 @@ TEST_P(FlightJob, AStoppedRankIsNamed) {
         EXPECT_THAT(page, HasSubstr("no dump: rank 2"));
         // A stopped process does not answer, and asking it ends.
         EXPECT_EQ(Perf(absl::StrCat("--flight-of ", pids[2])).code, 1);
+        const std::string empty = directory_ / "asked2";
+        std::ofstream{empty};
+        const Ended with_empty =
+            Perf(absl::StrCat("--flight ", directory_.string(), "/asked0 ", empty));
+        EXPECT_EQ(with_empty.code, 0) << with_empty.out;
+        EXPECT_EQ(Perf("--flight " + empty).code, 1);
         kill(static_cast<pid_t>(pids[2]), SIGCONT);
       });
     }

@@ -66,7 +66,15 @@ int PrintFlights(const std::vector<std::string>& names, const std::string& json)
     if (!text.ok()) {
       return Fail(text.status());
     }
+    if (text->empty()) {
+      // --flight-of leaves such a file for a process that did not answer.
+      std::fprintf(stderr, "entrain-perf: --flight: %s is empty, no dump\n", name.c_str());
+      continue;
+    }
     files.push_back({name, *std::move(text)});
+  }
+  if (files.empty()) {
+    return Fail(absl::InvalidArgumentError("--flight: no file has a dump"));
   }
   const auto page = MergeFlights(files);
   if (!page.ok()) {

@@ -227,8 +227,11 @@ absl::Status Joining::TimeIsUp() const {
   if (!calls.ok()) {
     missing = absl::StrCat("the store does not answer: ", calls.status().message());
   } else if (*calls == 0) {
-    missing = absl::StrCat("no communicator of this name has called entrain_comm_grow in store ",
-                           store_.url());
+    missing = absl::StrCat(
+        "no communicator of this name has called entrain_comm_grow in store ", store_.url(),
+        options_.connect_only ? ""
+                              : " (if its ranks train with EDiT or ACCO, a process joins them by "
+                                "entrain_edit_join or entrain_acco_join)");
   } else if (*calls == calls_before_) {
     missing = absl::StrCat("its ranks have called entrain_comm_grow ", *calls, " times in store ",
                            store_.url(), ", the last time before this process applied");
