@@ -222,7 +222,7 @@ def sizes(runs):
 
 
 def intervals(runs, size, table):
-    plan, made = tuned(runs, size)
+    plan, made = tuned(runs, size, (DDP, EDIT))
     if EDIT.name not in made:
         return {}
     grid, steps = {}, size.steps
@@ -245,7 +245,7 @@ SWITCHES = {
     "clip": (CLIP, "--clip-pseudo-grad 0"),
 }
 ALL = tuple(SWITCHES)
-VARIANTS = ((), ("detector",), ("weights",), ("clip",), ALL)
+VARIANTS = ((), ALL, ("clip",), ("weights",), ("detector",))
 NOISY = 8  # of so many intervals, one is noisy
 CONDITIONS = {
     f"noisy replica: shuffled labels in each {NOISY}th interval": (f"--shuffle-labels-every {NOISY} --shuffle-labels-replica 1", VARIANTS),
@@ -256,7 +256,7 @@ CONDITIONS = {
 
 
 def parts(runs, size, table):
-    plan, made = tuned(runs, size)
+    plan, made = tuned(runs, size, (DDP, DILOCO))
     if DILOCO.name not in made:
         return {}
     settings, found = made[DILOCO.name][0], {}
@@ -334,6 +334,7 @@ def storm(runs):
             summary = runs.storm(f"storm-{method}-seed{seed}", f"{STORM} --methods {method} --seed {seed}", 60)
             if summary is not None:
                 rows.setdefault(method, {})[seed] = summary["storm"]
+    rows = {method: seeds for method, seeds in rows.items() if len(seeds) > 1}
     return {"evidence-storm": tables.evidence_storm(rows)} if rows else {}
 
 

@@ -93,10 +93,10 @@ class Runs:
         program=(),
         make=None,
     ):
-        """Returns the summary of a run. program is the command of a rank, if it is not entrain-train on the text. make
-        makes a run
-        in another way, and returns its summary. Makes the run if it does not exist. Returns None if there was no time for the run. flags are words. environment has additional variables. besides has words for the inputs other than flags
-        and text. Throws RunFailed."""
+        """Returns the summary of a run. Makes the run if it does not exist. Returns None if there was no time for the run.
+        flags are words. environment has additional variables. besides has words for the inputs other than flags and text.
+        program is the command of a rank, if it is not entrain-train on the text. make makes a run in another way, and
+        returns its summary. Throws RunFailed."""
         self.seen += 1
         if not self.has(name, flags, besides):
             spent = time.monotonic() - self.began
@@ -114,8 +114,8 @@ class Runs:
             else:
                 words = self.words(name, flags, ranks, program)
                 output = self.make(words, environment or {}, longest_s)
-            if DEBUG in flags:
-                self.path(name, ".debug").write_text(output)
+                if DEBUG in flags:
+                    self.path(name, ".debug").write_text(output)
             self.path(name, ".flags").write_text(self.settings(flags, besides))
             now = time.monotonic()
             self.say(f"    {now - began:.1f} s; {(now - self.began) / 60:.1f} min so far")
