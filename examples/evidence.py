@@ -250,7 +250,6 @@ NOISY = 8  # of so many intervals, one is noisy
 CONDITIONS = {
     f"noisy replica: shuffled labels in each {NOISY}th interval": (f"--shuffle-labels-every {NOISY} --shuffle-labels-replica 1", VARIANTS),
     "corrupted shard: shuffled labels always": ("--shuffle-labels-every 1 --shuffle-labels-replica 1", VARIANTS),
-    "heterogeneous data: English, C++, Python, Perl": ("", ((), ("weights",), ALL)),
     "undisturbed": ("", ((), ALL)),
 }
 
@@ -261,13 +260,11 @@ def parts(runs, size, table):
         return {}
     settings, found = made[DILOCO.name][0], {}
     for condition, (flags, variants) in CONDITIONS.items():
-        texts = condition.startswith("heterogeneous")
-        how = {"besides": ["texts=4"], "program": runs.on_texts()} if texts else {}
         for on in variants:
             switched = " ".join(SWITCHES[part][part not in on] for part in ALL)
             entry = Entry("parts", f"--method edit --is-debug {switched} {flags}".strip(), ())
             kind = f"{condition.split()[0].strip(':')}-{'+'.join(on) or 'none'}"
-            results = plan.results(entry, settings, kind=kind, **how)
+            results = plan.results(entry, settings, kind=kind)
             if len(results) > 1:
                 found.setdefault(condition, {})[on] = (losses_of(results), plan.acted(results))
     return {table: tables.evidence_parts(found)} if found else {}
