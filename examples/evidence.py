@@ -222,7 +222,7 @@ def sizes(runs):
 
 
 def intervals(runs, size, table):
-    plan, made = tuned(runs, size)
+    plan, made = tuned(runs, size, (DDP, EDIT))
     if EDIT.name not in made:
         return {}
     grid, steps = {}, size.steps
@@ -245,29 +245,26 @@ SWITCHES = {
     "clip": (CLIP, "--clip-pseudo-grad 0"),
 }
 ALL = tuple(SWITCHES)
-VARIANTS = ((), ("detector",), ("weights",), ("clip",), ALL)
+VARIANTS = ((), ALL, ("clip",), ("weights",), ("detector",))
 NOISY = 8  # of so many intervals, one is noisy
 CONDITIONS = {
     f"noisy replica: shuffled labels in each {NOISY}th interval": (f"--shuffle-labels-every {NOISY} --shuffle-labels-replica 1", VARIANTS),
     "corrupted shard: shuffled labels always": ("--shuffle-labels-every 1 --shuffle-labels-replica 1", VARIANTS),
-    "heterogeneous data: English, C++, Python, Perl": ("", ((), ("weights",), ALL)),
     "undisturbed": ("", ((), ALL)),
 }
 
 
 def parts(runs, size, table):
-    plan, made = tuned(runs, size)
+    plan, made = tuned(runs, size, (DDP, DILOCO))
     if DILOCO.name not in made:
         return {}
     settings, found = made[DILOCO.name][0], {}
     for condition, (flags, variants) in CONDITIONS.items():
-        texts = condition.startswith("heterogeneous")
-        how = {"besides": ["texts=4"], "program": runs.on_texts()} if texts else {}
         for on in variants:
             switched = " ".join(SWITCHES[part][part not in on] for part in ALL)
             entry = Entry("parts", f"--method edit --is-debug {switched} {flags}".strip(), ())
             kind = f"{condition.split()[0].strip(':')}-{'+'.join(on) or 'none'}"
-            results = plan.results(entry, settings, kind=kind, **how)
+            results = plan.results(entry, settings, kind=kind)
             if len(results) > 1:
                 found.setdefault(condition, {})[on] = (losses_of(results), plan.acted(results))
     return {table: tables.evidence_parts(found)} if found else {}
@@ -334,6 +331,7 @@ def storm(runs):
             summary = runs.storm(f"storm-{method}-seed{seed}", f"{STORM} --methods {method} --seed {seed}", 60)
             if summary is not None:
                 rows.setdefault(method, {})[seed] = summary["storm"]
+    rows = {method: seeds for method, seeds in rows.items() if len(seeds) > 1}
     return {"evidence-storm": tables.evidence_storm(rows)} if rows else {}
 
 

@@ -93,10 +93,10 @@ class Runs:
         program=(),
         make=None,
     ):
-        """Returns the summary of a run. program is the command of a rank, if it is not entrain-train on the text. make
-        makes a run
-        in another way, and returns its summary. Makes the run if it does not exist. Returns None if there was no time for the run. flags are words. environment has additional variables. besides has words for the inputs other than flags
-        and text. Throws RunFailed."""
+        """Returns the summary of a run. Makes the run if it does not exist. Returns None if there was no time for the run.
+        flags are words. environment has additional variables. besides has words for the inputs other than flags and text.
+        program is the command of a rank, if it is not entrain-train on the text. make makes a run in another way, and
+        returns its summary. Throws RunFailed."""
         self.seen += 1
         if not self.has(name, flags, besides):
             spent = time.monotonic() - self.began
@@ -114,8 +114,8 @@ class Runs:
             else:
                 words = self.words(name, flags, ranks, program)
                 output = self.make(words, environment or {}, longest_s)
-            if DEBUG in flags:
-                self.path(name, ".debug").write_text(output)
+                if DEBUG in flags:
+                    self.path(name, ".debug").write_text(output)
             self.path(name, ".flags").write_text(self.settings(flags, besides))
             now = time.monotonic()
             self.say(f"    {now - began:.1f} s; {(now - self.began) / 60:.1f} min so far")
@@ -197,7 +197,6 @@ def check_paths(parser, args):
 
 RANKS, STEPS = 4, 768
 BLOCK = 16  # kept training losses are means over this many steps
-LONGEST_TEXT = 8_000_000  # bytes of each of the texts of different kinds
 # The fields of a summary that the tables use, or that a reader may want to see.
 FIELDS = (
     *("params", "steps", "tokens", "wall_s", "tokens_per_s", "final_train_loss", "val_loss"),
@@ -256,15 +255,6 @@ class TextRuns(Runs):
             self.used.setdefault(name, {(BLOCK, None)})
         return summary
 
-    def on_texts(self):
-        """Returns the command of a rank that has a text of its own."""
-        if self.args.tables:
-            return []
-        folder = self.args.out / "texts"
-        if not folder.exists():
-            write_texts(folder, self.args.data)
-        return ["sh", "-c", 'exec "$@" --data "$0/$RANK"', folder, self.args.build / TRAINER]
-
     def in_torch(self):
         """Returns the arguments of `get` for torch_gpt.py."""
         if self.args.tables:
@@ -318,19 +308,6 @@ class TextRuns(Runs):
         if name in self.found_there:
             return self.kept.decisions(name)
         return parse_decisions(self.path(name, ".debug").read_text())
-
-
-def write_texts(folder, english):
-    """Writes a text of another kind for each replica: a dictionary, headers of C++, sources of Python and Perl (Debian's dict-gcide,
-    libstdc++-12-dev, libpython3.11-stdlib, perl-modules-5.36)."""
-    kinds = [("/usr/include/c++/12", "**/*"), ("/usr/lib/python3.11", "**/*.py"), ("/usr/share/perl/5.36.0", "**/*.p[ml]")]
-    folder.mkdir(parents=True)
-    texts = [gzip.open(english).read() if english.suffix in (".dz", ".gz") else english.read_bytes()]
-    for where, pattern in kinds:
-        paths = sorted(path for path in pathlib.Path(where).glob(pattern) if path.is_file())
-        texts.append(b"".join(path.read_bytes() for path in paths))
-    for number, text in enumerate(texts):
-        (folder / str(number)).write_bytes(text[:LONGEST_TEXT])
 
 
 def text_of(path):

@@ -292,7 +292,6 @@ class Runs(unittest.TestCase):
         with (
             mock.patch.object(sys, "argv", [*words, "--data", str(self.top / "text")]),
             mock.patch.object(runs.Runs, "make", make),
-            mock.patch.object(runs, "write_texts", lambda *_: None),
             contextlib.redirect_stdout(io.StringIO()),
         ):
             experiments.main()
