@@ -722,7 +722,7 @@ ENTRAIN_API void entrain_edit_destroy(entrain_edit_t* edit);
  *   |                              |                    | first layer's use  |                                       |
  *   | shard_begin_pass             | shard group        | passes             | layers are prefetched in wrong order  |
  * x | edit_wait_layer, each layer  | none, but others'  | begin_forward and  | end_step returns FAILED_PRECONDITION, |
- *   |                              | waits depend on it | the layer's use    | naming the layer; others time out     |
+ *   |                              | waits depend on it | the layer's use    | naming the layer, on this rank        |
  *   | shard_gather, shard_wait     | shard group        | begin_forward and  | there are no parameters               |
  *   | (include edit_wait_layer)    |                    | the layer's use    |                                       |
  *   | shard_release                | none               | use and the next   | the next exchange returns             |

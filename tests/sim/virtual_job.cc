@@ -15,6 +15,9 @@ constexpr int64_t kKeepAliveNs = 2 * kSecond;
 
 std::shared_ptr<Communicator> KeepProcess() {
   setenv("ENTRAIN_LOG", Seeds::Traced() ? "info" : "error", 0);  // NOLINT(concurrency-mt-unsafe)
+  // The thread of the flight recorder answers other processes, such as entrain-top, and then wakes the
+  // engines of this process. Those of a virtual world can be woken by fibers alone.
+  setenv("ENTRAIN_FLIGHT_CALLS", "0", 1);  // NOLINT(concurrency-mt-unsafe)
   // The detection would take all fibers for one thread.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   CommOptions options;

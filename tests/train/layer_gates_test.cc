@@ -70,6 +70,21 @@ TEST_F(Gates, WithoutPrefetchALayerIsExchangedInItsOwnWait) {
   EXPECT_GT(gates_->waited_ns(), 0u);
 }
 
+TEST_F(Gates, AnExchangeThatIsOverIsNotYetWaitedFor) {
+  Begin(3);
+  Settle();
+  EXPECT_EQ(gates_->FirstPending(), -1);
+  EXPECT_EQ(gates_->FirstWithoutWait(), 0);
+  EXPECT_EQ(gates_->WaitOpen(0), absl::OkStatus());
+  EXPECT_EQ(gates_->FirstWithoutWait(), 1) << "layer 2 has no turn in this round";
+  gates_->WhenOver(1, [](const absl::Status&) {});
+  EXPECT_EQ(gates_->FirstWithoutWait(), 3);
+  EXPECT_EQ(gates_->WaitOpen(3), absl::OkStatus());
+  EXPECT_EQ(gates_->FirstWithoutWait(), -1);
+  Begin(3);
+  EXPECT_EQ(gates_->FirstWithoutWait(), 0) << "the next round asks anew";
+}
+
 TEST_F(Gates, TheWorkerComesPrefetchLayersFurther) {
   Begin(1);
   Settle();

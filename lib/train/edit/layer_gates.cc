@@ -20,6 +20,7 @@ void LayerGates::Begin(std::shared_ptr<ExchangeRound> round,
                     : worker_.last() + static_cast<uint64_t>(allowed + 1));
   for (const int layer : round_->order()) {
     jobs_[static_cast<size_t>(layer)] = post_turn();
+    waited_[static_cast<size_t>(layer)] = false;
   }
 }
 
@@ -39,6 +40,13 @@ int LayerGates::FirstPending() const {
   const auto pending = std::find_if(jobs_.begin(), jobs_.end(),
                                     [this](uint64_t job) { return !worker_.IsDone(job); });
   return pending == jobs_.end() ? -1 : static_cast<int>(pending - jobs_.begin());
+}
+
+int LayerGates::FirstWithoutWait() const {
+  const auto without = std::find(waited_.begin(), waited_.end(), false);
+  return without == waited_.end() || !error_.status().ok()
+             ? -1
+             : static_cast<int>(without - waited_.begin());
 }
 
 int LayerGates::FirstHeldBack() const {
@@ -62,6 +70,7 @@ void LayerGates::Expect(int layer) {
 }
 
 void LayerGates::WhenOpen(int layer, absl::AnyInvocable<void(const absl::Status&)> then) {
+  waited_[static_cast<size_t>(layer)] = true;
   worker_.WhenDone(JobOf(layer), [this, then = std::move(then)](const absl::Status& over) mutable {
     then(error_.Or(over));
   });
@@ -73,6 +82,7 @@ void LayerGates::WhenOver(int layer, Worker::Continuation then) {
 }
 
 absl::Status LayerGates::Hold(int layer) {
+  waited_[static_cast<size_t>(layer)] = true;
   Expect(layer);
   return error_.Or(Annotate(worker_.Hold(JobOf(layer)), "edit"));
 }

@@ -34,7 +34,8 @@ class LayerGates final : public LayerGate {
       : worker_(worker),
         error_(error),
         prefetch_(prefetch),
-        jobs_(static_cast<size_t>(layers), 0) {}
+        jobs_(static_cast<size_t>(layers), 0),
+        waited_(static_cast<size_t>(layers), true) {}
 
   // From now on, the layers of this round wait for this round. `post_turn` must post the job of the
   // round's next turn and return the job's number.
@@ -43,6 +44,10 @@ class LayerGates final : public LayerGate {
   // Returns the first layer whose exchange is under way. Returns -1 if there is none, or after an
   // error.
   int FirstPending() const;
+  // Returns the first layer of the round for which the caller has neither waited nor asked to be
+  // told. Returns -1 if there is none, or after an error. Such a layer may have been used while it
+  // was exchanged, also if its exchange is over by now.
+  int FirstWithoutWait() const;
   // Returns the first layer that the worker must not begin yet; -1 if there is none.
   int FirstHeldBack() const;
   // Calls `then` once when the exchange of the layer is over, with the status that Hold would
@@ -67,6 +72,7 @@ class LayerGates final : public LayerGate {
   const int prefetch_;
   std::shared_ptr<ExchangeRound> round_;  // the round of the last Begin; null: none
   std::vector<uint64_t> jobs_;            // by layer: the job of its last exchange; 0: none
+  std::vector<bool> waited_;              // by layer: see FirstWithoutWait
   uint64_t waited_ns_ = 0;
 };
 

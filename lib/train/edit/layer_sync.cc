@@ -330,11 +330,11 @@ absl::Status LayerSync::WhenLayerOver(int layer, Worker::Continuation then) {
 absl::Status LayerSync::EndStep() {
   ENTRAIN_RETURN_IF_ERROR(error_.status());
   state_->Move();
-  const int pending = gates_->FirstPending();
-  if (pending >= 0) {
+  const int without = gates_->FirstWithoutWait();
+  if (without >= 0) {
     return absl::FailedPreconditionError(
         absl::StrCat("edit: end_step ", counter_.step(),
-                     ": nobody has waited for the exchange of layer ", pending));
+                     ": nobody has waited for the exchange of layer ", without));
   }
   ENTRAIN_RETURN_IF_ERROR(counter_.CheckAllMicrobatches());
   ENTRAIN_RETURN_IF_ERROR(

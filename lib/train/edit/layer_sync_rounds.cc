@@ -299,10 +299,10 @@ absl::Status LayerSync::Leave() {
   ENTRAIN_RETURN_IF_ERROR(error_.status());
   state_->Move();
   fetched_ = false;
-  const int pending = gates_->FirstPending();
-  if (!counter_.left() && pending >= 0) {
+  const int without = gates_->FirstWithoutWait();
+  if (!counter_.left() && without >= 0) {
     return absl::FailedPreconditionError(
-        absl::StrCat("edit: leave: nobody has waited for the exchange of layer ", pending));
+        absl::StrCat("edit: leave: nobody has waited for the exchange of layer ", without));
   }
   TakeBackMissed();
   ENTRAIN_RETURN_IF_ERROR(counter_.CheckMayLeave());
