@@ -97,6 +97,7 @@ struct Job {
   CheckpointKind kind = CheckpointKind::kPortable;
   Way way = kOneFile;
   int reductions = 0;  // after each round
+  bool early = false;  // each round also has a reduction and a save before the waits for its layers
 };
 
 constexpr int kSave = 1 + kLayerCount;  // the point before a save, and before the reductions
@@ -138,6 +139,14 @@ absl::Status Round(const Job& job, Replica& r, int rank, int round) {
   point(-1);
   status.Update(r.edit().BeginForward(true, true).status());
   point(0);
+  if (job.early && status.ok()) {
+    const absl::Status saved = r.edit().state().Save({.directory = "/none", .name = "early"});
+    for (const absl::Status& wrong : {CountRanks(r, rank), saved}) {
+      if (wrong.code() != absl::StatusCode::kFailedPrecondition) {
+        status = absl::InternalError(absl::StrCat("not refused: ", wrong.ToString()));
+      }
+    }
+  }
   for (int l = 0; l < kLayerCount && status.ok(); ++l) {
     status.Update(r.edit().WaitLayer(l));
     point(1 + l);
@@ -323,6 +332,21 @@ TEST(Loss, BeforeTheExchange) {
       EXPECT_EQ(shared[rank].short_rounds, 0);
     }
   }
+}
+
+// After a loss, a call that comes too early is refused as before it, and the ranks go on.
+TEST(Loss, BeforeCallsThatComeTooEarly) {
+  SharedMemory shared;
+  Job job;
+  job.early = true;
+  job.at = [](int rank, int round, int point) {
+    if (rank == 2 && round == 1 && point == -1) {
+      Die();
+    }
+  };
+  const std::vector<int> ends = RunJob(job, shared);
+  EXPECT_TRUE(WIFSIGNALED(ends[2]));
+  ExpectFinished(job, shared, {0, 1, 3}, 1, 0);
 }
 
 // The victim dies when its layer 1 is over, before it permits the exchange of layer 3.

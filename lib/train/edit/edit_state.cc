@@ -57,6 +57,17 @@ absl::Status EditState::CheckQuiet() const {
   return parts_.counter.CheckNoneReduced(parts_.shards.stages().begun());
 }
 
+// Before the caller has waited for all layers, the worker cannot recover from a loss, because it waits
+// for these waits. So a joint call must not begin then. All replicas that make the call at the same
+// place of their programs get this error.
+absl::Status EditState::CheckWaited() const {
+  const int without = parts_.gates.FirstWithoutWait();
+  return without < 0
+             ? absl::OkStatus()
+             : absl::FailedPreconditionError(absl::StrCat(
+                   "the exchange of layer ", without, " is under way; wait for all layers first"));
+}
+
 absl::Status EditState::CheckNothingBehind() const {
   return parts_.behind.empty()
              ? absl::OkStatus()
@@ -141,6 +152,7 @@ absl::Status EditState::Save(const CheckpointOptions& given) {
   }
   ENTRAIN_RETURN_IF_ERROR(parts_.error.status());
   ENTRAIN_RETURN_IF_ERROR(CheckNobodyLeaves());
+  ENTRAIN_RETURN_IF_ERROR(Annotate(CheckWaited(), "edit: save"));
   absl::Status mine = CheckOptions(given);
   mine.Update(CheckRendezvous(given.kind));
   mine.Update(PrepareSnapshots());
@@ -171,6 +183,7 @@ absl::Status EditState::Reduce(const JointReduction& reduction) {
   }
   ENTRAIN_RETURN_IF_ERROR(parts_.error.status());
   ENTRAIN_RETURN_IF_ERROR(CheckNobodyLeaves());
+  ENTRAIN_RETURN_IF_ERROR(Annotate(CheckWaited(), "edit: reduce"));
   absl::Status mine = CheckReduction(reduction);
   mine.Update(CheckTogether());
   if (mine.ok()) {

@@ -84,6 +84,7 @@ class EditState final : public StateOwner {
  private:
   const Slab& slab() const { return parts_.shards.slab(); }
   void VisitState(StateVisitor& visitor);
+  absl::Status CheckWaited() const;
   absl::Status CheckQuiet() const;
   absl::Status CheckNothingBehind() const;
   absl::Status CheckOnTime() const;
