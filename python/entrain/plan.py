@@ -4,6 +4,7 @@
     python -m entrain.plan --preset sites --json
     python -m entrain.plan --preset sites --picture plan.svg
 
+In a checkout, python3 python/entrain/plan.py is the same command; it needs neither the library nor other packages.
 Nothing is run: the figures are estimates by the formulas of docs/plan.md. docs/lab/plan.md compares them with runs."""
 from __future__ import annotations
 
@@ -47,9 +48,10 @@ def parse_duration(text: str) -> float:
 
 
 def parse_rate(text: str) -> float:
-    """10Gbit, 125MB/s: bytes a second."""
-    text = text.strip()
-    value = _number(text[:-2] if text.endswith("/s") else text, _RATES, "10Gbit, 125MB/s")
+    """10Gbit, 125MB/s, or a part of it, 100Gbit/8: bytes a second."""
+    found = re.fullmatch(r"(.*?)(?:/s)?(?:/([1-9][0-9]*))?", text.strip())
+    assert found is not None
+    value = _number(found[1], _RATES, "10Gbit, 125MB/s") / int(found[2] or 1)
     if value <= 0:
         raise ValueError("is not more than 0")
     return value
@@ -66,8 +68,31 @@ def parse_share(text: str) -> float:
 
 
 def parse_plain(text: str) -> float:
-    """2e-5."""
-    return _number(text, {"": 1.0}, "2e-5")
+    """0.8."""
+    return _number(text, {"": 1.0}, "0.8")
+
+
+def parse_frequency(text: str) -> float:
+    """2e-5, 3/day: times an hour."""
+    count, _, unit = text.partition("/")
+    hours = {"": 1.0, "h": 1.0, "hour": 1.0, "day": 24.0, "week": 168.0, "month": 730.0, "year": 8760.0}
+    if unit.strip() not in hours:
+        raise ValueError("is not a number an hour, as 2e-5, 3/day")
+    return _number(count, {"": 1.0}, "2e-5, 3/day") / hours[unit.strip()]
+
+
+Slow = Tuple[Tuple[int, float], ...]
+
+
+def parse_slow(text: str) -> Slow:
+    """1x1.2,2x1.5, or 0: pairs of a count and a factor of at least 1."""
+    if text.strip() == "0":
+        return ()
+    found = [re.fullmatch(r"\s*([0-9]+)x([0-9]*\.?[0-9]+)\s*", part) for part in text.split(",")]
+    pairs = tuple((int(pair[1]), float(pair[2])) for pair in found if pair is not None)
+    if len(pairs) < len(found) or any(count < 1 or factor < 1 for count, factor in pairs):
+        raise ValueError("is no list of counts and factors of at least 1, as 1x1.2,2x1.5")
+    return pairs
 
 
 def _option(kind: Callable[[str], Any], default: Any, text: str, least: float = 0.0, most: float = math.inf) -> Any:
@@ -87,16 +112,19 @@ class Job:
     replicas: int = _option(parse_count, "8", "replicas, N")
     shards: int = _option(parse_count, "8", "ranks that share a replica, M; there are N M ranks")
     step: float = _option(parse_duration, "1s", "mean time that a rank computes in a step: all micro-batches and the optimizer, no waits", 1e-9)
+    slow: Slow = _option(parse_slow, "0", "replicas that always take longer than --step, as 1x1.2: one takes 1.2 times as long; 0: none")
     spread_between: float = _option(parse_share, "0%", "standard deviation of the replicas' paces: some are always slower", 0, 0.5)
     spread_within: float = _option(parse_share, "0%", "standard deviation of a rank's time from step to step", 0, 0.5)
     forward: float = _option(parse_share, "0.33", "share of a step before its backward pass", 0.01, 0.99)
     micro_batches: int = _option(parse_count, "1", "micro-batches of a step; ddp reduces gradients in the last one")
     interval: int = _option(parse_count, "16", "H: steps between exchanges")
+    synchronous: float = _option(parse_share, "0%", "share of the steps, at the beginning, that are synchronous: local_sgd_warmup_steps", 0, 1)
+    outer_momentum: float = _option(parse_plain, "0.8", "0: the outer optimizer needs no array for it (not co2, sparseloco)", 0, 0.999)
     tau: float = _option(parse_duration, "0", "a-edit: time between exchanges; 0: the time of H steps")
     overlap_steps: int = _option(parse_count, "1", "edit+overlap: steps behind which an exchange runs")
     wire: str = _option(str, "f32", "format of pseudo-gradients between replicas, where the method has none of its own: " + ", ".join(WIRES))
     precision: str = _option(str, "f32", "format of parameters and gradients on the links and in the model: f32, bf16 (with f32 masters)")
-    rate: float = _option(parse_rate, "10Gbit", "rate at which a rank sends to other replicas, and at which it receives")
+    rate: float = _option(parse_rate, "10Gbit", "rate at which a rank sends to other replicas, and receives; 100Gbit/8: eight ranks share a link")
     round_trip: float = _option(parse_duration, "200us", "round trip between replicas")
     inner_rate: float = _option(parse_rate, "3.6Tbit", "the same within a replica")
     inner_round_trip: float = _option(parse_duration, "10us", "the same within a replica")
@@ -107,21 +135,22 @@ class Job:
     memory_rate: float = _option(parse_rate, "30GB/s", "rate at which a rank's passes over arrays read and write")
     pack: float = _option(parse_duration, "3ns", "time to pack a number for the wire (int8, int4, int2 of sparseloco), and again to unpack it")
     sparsify: float = _option(parse_duration, "10ns", "time to choose the numbers that are sent, a number")
-    failures: float = _option(parse_plain, "2e-5", "failures of a rank in an hour", 0, 3600)
-    on_loss: str = _option(str, "finish", "all methods but ddp: finish (the others go on), fail (the job starts again)")
+    failures: float = _option(parse_frequency, "2e-5", "failures of a rank in an hour; also as 3/day, 1/year", 0, 3600)
+    on_loss: str = _option(str, "finish", "finish: the others go on (not ddp, sparseloco, post-local-sgd); fail: the job starts again")
     restart: float = _option(parse_duration, "5min", "from a failure until a whole job trains again")
     replace: float = _option(parse_duration, "5min", "finish: from a failure until a replacement trains")
     stall: float = _option(parse_duration, "120ms", "finish: time that the others lose, besides 10 round trips")
     checkpoint_every: float = _option(parse_duration, "10min", "time between checkpoints", 1e-3)
     checkpoint: float = _option(parse_duration, "5s", "time that a checkpoint stops training")
     memory: float = _option(parse_size, "0", "memory of a rank for training state; methods that need more are not taken; 0: no limit")
+    host_memory: float = _option(parse_size, "0", "the same for the method's part, if it is apart from the model, on a device; 0: no such part")
     tolerance: float = _option(parse_share, "5%", "goodput that a method may lack against the best and still be taken", 0, 1)
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             least, most = field.metadata["least"], field.metadata["most"]
-            if not isinstance(value, str) and not least <= value <= most:
+            if isinstance(value, (int, float)) and not least <= value <= most:
                 raise PlanError(field.name, value, f"is not between {least:g} and {most:g}" if most < math.inf else f"is below {least:g}")
         for name, words in (("wire", WIRES), ("precision", ("f32", "bf16")), ("on_loss", ("finish", "fail"))):
             if getattr(self, name) not in words:
@@ -130,6 +159,15 @@ class Job:
             raise PlanError("layers", self.layers, f"is more than the {self.params} parameters")
         if self.overlap_steps > self.interval:
             raise PlanError("overlap_steps", self.overlap_steps, f"is more than the {self.interval} steps of --interval")
+
+        if sum(count for count, _ in self.slow) > self.replicas:
+            raise PlanError("slow", self.slow, f"are more than the {self.replicas} replicas")
+
+    @property
+    def paces(self) -> Slow:
+        """How many replicas take how many times the time of --step."""
+        usual = self.replicas - sum(count for count, _ in self.slow)
+        return (((usual, 1.0),) if usual else ()) + self.slow
 
     @property
     def ranks(self) -> int:
@@ -167,14 +205,24 @@ class Method:
     fragments: bool = False
     overlap: int = 0  # steps; -1: the job's, -2: H
     timed: bool = False  # exchanges after tau
+    alone: bool = False  # no replica waits for another
+    finishes: bool = True  # on_loss = finish
+    loss: str = ""  # against synchronous training, as docs/choose.md has it; "": not there
 
 
+# In the order in which they are taken if they are about as fast; the last two are the last resorts of docs/choose.md.
 METHODS = (
-    Method("ddp", local=False), Method("zero1", local=False), Method("acco", local=False),
-    Method("edit", passes=48), Method("a-edit", passes=48, timed=True), Method("edit+overlap", passes=48, overlap=-1),
-    Method("diloco"), Method("streaming-diloco", wire="int4", fragments=True, overlap=1),
-    Method("sparseloco", outer_arrays=1, wire="int2", density=1 / 64), Method("co2", overlap=-2),
-    Method("post-local-sgd", outer_arrays=0, passes=20),
+    Method("ddp", local=False, finishes=False), Method("zero1", local=False),
+    Method("acco", local=False, loss="+0.51 % (as many micro-batches in an update as zero1)"),
+    Method("edit", passes=48, loss="+0.22 % (H = 16, 25 % synchronous)"),
+    Method("a-edit", passes=48, timed=True, loss="+0.61 % (25 % synchronous)"),
+    Method("edit+overlap", passes=48, overlap=-1),
+    Method("diloco", loss="+0.31 % (H = 16, 25 % synchronous)"),
+    Method("streaming-diloco", wire="int4", fragments=True, overlap=1, loss="+3.04 % (H = 16, 25 % synchronous)"),
+    Method("decoupled-diloco", fragments=True, overlap=-2, alone=True),
+    Method("sparseloco", outer_arrays=1, wire="int2", density=1 / 64, finishes=False),
+    Method("post-local-sgd", outer_arrays=0, passes=20, wire="f32", finishes=False, loss="+4.18 % (H = 16, 25 % synchronous)"),
+    Method("co2", overlap=-2, loss="+9.39 % (H = 16, 25 % synchronous)"),
 )
 BY_NAME = {method.name: method for method in METHODS}
 
@@ -191,7 +239,10 @@ class Estimate:
     sent_across: float
     sent_within: float
     memory: float
+    memory_method: float  # the part of it which the method needs
     goodput: float
+    fits: bool  # into --memory
+    in_time: bool  # decoupled-diloco: the rounds of an interval end within H steps
 
 
 # ---- Formulas; docs/plan.md explains each ------------------------------------------------------
@@ -296,6 +347,11 @@ def _layer_bytes(job: Job, method: Method, replicas: int) -> float:
     return (replicas - 1) * (8 + _values(wire, n) + 8 + _values(wire, n))
 
 
+def _arrays(job: Job, method: Method) -> int:
+    """Arrays of the outer optimizer, the anchor included."""
+    return 1 if method.outer_arrays == 2 and job.outer_momentum == 0 and method.name != "co2" else method.outer_arrays
+
+
 @dataclasses.dataclass(frozen=True)
 class Exchange:
     exposed: float  # in front of the layers of one step
@@ -316,7 +372,7 @@ def exchange(job: Job, method: Method, fragments: int = 1) -> Exchange:
     else:  # packed: an all-to-all and an all-gather
         latency, wire = 2 * link.half(0)[0], sent / link.all_to_all
     packing = (2 * job.pack if form.startswith("int") else 0.0) * shard + (job.sparsify * shard if method.density < 1 else 0.0)
-    passes = (method.passes - 8) * shard / job.memory_rate
+    passes = (method.passes - 8 - (8 if _arrays(job, method) < method.outer_arrays else 0)) * shard / job.memory_rate
     first = 8 * shard * layers / job.memory_rate + sum(link.half(link.n * (64 + 8 * layers)))  # norms, and the rendezvous
     one = latency + wire + packing + passes
     ahead = job.forward * job.step / job.micro_batches / job.layers
@@ -334,17 +390,20 @@ def _waits(job: Job, steps: float, slack: float = 0.0) -> float:
     """Time that replicas wait for the slowest of them in `steps` steps, and the ranks of a replica for each other in each step. `slack`:
     time for which a replica does not wait for another."""
     most, spread = largest_of(job.shards)
-    largest = largest_of(job.replicas)[0]
     always, random = steps * job.spread_between * job.step, math.sqrt(steps) * job.spread_within * spread * job.step
-    wait = largest * always
-    if random > 0:
-        wait += largest * (math.hypot(always, random) - always) / (1 + 2 * largest * slack / random)
-    return wait + steps * job.spread_within * most * job.step
+    waits = []
+    for _, factor in job.paces:
+        largest = largest_of(sum(count for count, other in job.paces if other >= factor))[0]
+        wait = steps * (factor - 1) * job.step + largest * always
+        if random > 0:
+            wait += largest * (math.hypot(always, random) - always) / (1 + 2 * largest * slack / random)
+        waits.append(wait)
+    return max(waits) + steps * job.spread_within * most * job.step
 
 
 def _ideal(job: Job) -> float:
     """A step if no rank waits: the mean pace of the replicas."""
-    return job.step / (1 + job.spread_between**2)
+    return job.step * job.replicas / sum(count / factor for count, factor in job.paces) / (1 + job.spread_between**2)
 
 
 def _ddp(job: Job) -> Tuple[float, float, float, float]:
@@ -402,54 +461,70 @@ def _acco(job: Job) -> Tuple[float, float, float, float]:
     return job.step + wait, exposed, 2 * one.across + one.copied, 2 * one.within
 
 
+def _all_rounds(job: Job, method: Method) -> Tuple[int, Exchange]:
+    """The fragments of an interval, and the exchange of one."""
+    fragments = min(8, job.layers) if method.fragments else 1
+    return fragments, exchange(job, method, fragments)
+
+
 def _between(job: Job, method: Method) -> float:
-    """Steps between exchanges."""
-    return max(1.0, job.tau / job.step) if method.timed and job.tau > 0 else float(job.interval)
+    """Steps between exchanges. Replicas that do not wait for rounds have them as often as rounds end."""
+    if method.timed and job.tau > 0:
+        return max(1.0, job.tau / job.step)
+    if method.alone:
+        fragments, one = _all_rounds(job, method)
+        return max(float(job.interval), fragments * one.whole / job.step)
+    return float(job.interval)
 
 
 def _local(job: Job, method: Method) -> Tuple[float, float, float, float]:
     within, sent_within = _gathers(job)
     steps = _between(job, method)
-    fragments = min(8, job.layers) if method.fragments else 1
-    one = exchange(job, method, fragments)
+    fragments, one = _all_rounds(job, method)
     overlap = {-1: job.overlap_steps, -2: job.interval}.get(method.overlap, method.overlap)
     if overlap:
         merges = 0.0 if job.replicas == 1 else 24 * job.params / job.shards / job.memory_rate  # the snapshot, and the merge, by the caller
-        exposed = fragments * max(0.0, one.whole - overlap * job.step) + merges
+        exposed = (0.0 if method.alone else fragments * max(0.0, one.whole - overlap * job.step)) + merges
     else:
         exposed = one.exposed
-    if method.timed:
+    inside = steps * job.spread_within * largest_of(job.shards)[0] * job.step
+    if method.alone:
+        pace, wait = _ideal(job), inside
+    elif method.timed:
         # The last step of each replica ends after tau: the residues are even between 0 and a step.
-        residue = job.step * (job.replicas / (job.replicas + 1) - 0.5)
-        inside = steps * job.spread_within * largest_of(job.shards)[0] * job.step
-        wait = inside + min(residue, _waits(job, steps) - inside)
-        pace = _ideal(job)
+        residue = job.step * max(factor for _, factor in job.paces) * (job.replicas / (job.replicas + 1) - 0.5)
+        pace, wait = _ideal(job), inside + min(residue, _waits(job, steps) - inside)
     else:
-        wait = _waits(job, steps, max(0.0, overlap * job.step - one.whole) if overlap else 0.0)
-        pace = job.step
-    return pace + wait / steps, exposed / steps + within, fragments * one.sent / steps, sent_within
+        pace, wait = job.step, _waits(job, steps, max(0.0, overlap * job.step - one.whole) if overlap else 0.0)
+    return pace + wait / steps, exposed / (job.interval if method.alone else steps) + within, fragments * one.sent / steps, sent_within
 
 
-def _memory(job: Job, method: Method) -> float:
-    """Bytes of a rank for parameters, gradients, AdamW, gathered layers, and the method (docs/training.md, docs/acco.md)."""
+def _memory(job: Job, method: Method) -> Tuple[float, float]:
+    """Bytes of a rank: for parameters, gradients, AdamW and gathered layers; for the method (docs/training.md, docs/acco.md)."""
     shard = job.params / job.shards
-    if method.name in ("zero1", "acco"):
+    if method.name in ("zero1", "acco"):  # the method holds gradients and AdamW
         copies = 0.0 if job.on_loss == "fail" or job.ranks == 1 else _width(job) * job.params + (12 + _width(job)) * job.params / job.ranks
-        return 3.0 * _width(job) * job.params + 12 * job.params / job.ranks + copies
+        return 1.0 * _width(job) * job.params, 2.0 * _width(job) * job.params + 12 * job.params / job.ranks + copies
     layer = job.params / job.layers
     held = 16 * shard + (2 * 2 * _width(job) * layer if job.shards > 1 else 0)
     if method.name == "ddp" or job.replicas == 1:
-        return held
+        return held, 0.0
     during = 8 * layer / job.shards
     if job.round_trip >= _SITES:
         during = 2 * max(during, min(_IN_FLIGHT, 4 * shard))
-    return held + 4 * method.outer_arrays * shard + during + (4 * shard if method.overlap else 0) + (4 * shard if method.density < 1 else 0)
+    return held, 4 * _arrays(job, method) * shard + during + (4 * shard if method.overlap else 0) + (4 * shard if method.density < 1 else 0)
+
+
+def _fits(job: Job, model: float, method: float) -> bool:
+    if job.host_memory > 0:
+        return method <= job.host_memory and (job.memory == 0 or model <= job.memory)
+    return job.memory == 0 or model + method <= job.memory
 
 
 def availability(job: Job, method: Method, step_s: float) -> float:
     """The share of time that failures and checkpoints leave."""
     every, hourly = job.checkpoint_every, job.failures / 3600
-    if method.name == "ddp" or job.on_loss == "fail" or (job.replicas if method.local else job.ranks) == 1:
+    if not method.finishes or job.on_loss == "fail" or (job.replicas if method.local else job.ranks) == 1:
         all_ranks = hourly * job.ranks
         if all_ranks == 0:
             return every / (every + job.checkpoint)
@@ -458,17 +533,20 @@ def availability(job: Job, method: Method, step_s: float) -> float:
             all_ranks * every / (math.exp(all_ranks * job.restart) * math.expm1(exponent))
     unit = job.shards if method.local else 1
     lost = (_between(job, method) / 2 if method.local else 0.5) * step_s
-    stalls = hourly * job.ranks * (job.stall + 10 * job.round_trip)
+    stalls = 0.0 if method.alone else hourly * job.ranks * (job.stall + 10 * job.round_trip)
     return every / (every + job.checkpoint) / (1 + hourly * unit * (job.replace + lost)) / (1 + stalls)
 
 
 def estimate(job: Job, name: str) -> Estimate:
     """Returns the row of a method."""
     method = BY_NAME[name]
-    paced, exposed, across, within = _local(job, method) if method.local else {"ddp": _ddp, "zero1": _zero1, "acco": _acco}[name](job)
+    parts = _local(job, method) if method.local else {"ddp": _ddp, "zero1": _zero1, "acco": _acco}[name](job)
+    first = job.synchronous if method.local else 0.0  # these steps are those of ddp
+    paced, exposed, across, within = (first * one + (1 - first) * other for one, other in zip(_ddp(job), parts))
     step, ideal = paced + exposed, _ideal(job)
-    return Estimate(name, step, ideal, paced - ideal, exposed, across, within, _memory(job, method),
-                    ideal / step * availability(job, method, step))
+    model, own = _memory(job, method)
+    return Estimate(name, step, ideal, paced - ideal, exposed, across, within, model + own, own,
+                    ideal / step * availability(job, method, step), _fits(job, model, own), not method.alone or _between(job, method) <= job.interval)
 
 
 # ---- The choice, and the output ----------------------------------------------------------------
@@ -477,35 +555,53 @@ def estimate(job: Job, name: str) -> Estimate:
 @dataclasses.dataclass(frozen=True)
 class Choice:
     method: str
-    interval: Optional[int]  # H; None: gradients at every step
+    interval: Optional[int]  # H, with tau: in steps of --step; None: gradients at every step
+    tau: Optional[float]  # a-edit
     goodput: float
     why: str
+    notes: Sequence[str]  # sentences
 
 
-_LONGEST = 512  # steps; docs/experiments.md compares up to 64
+_FIRST = ("edit", "a-edit", "edit+overlap", "diloco")
+_MEASURED, _LONGEST = 64, 512  # steps: the largest H of docs/choose.md's losses; the largest that is taken
+
+
+def _candidates(job: Job) -> List[Tuple[Optional[int], Estimate]]:
+    """Returns settings in the order of the tree of docs/choose.md: gradients at every step; EDiT and its kin up to the largest H whose loss was
+    measured; the methods that send less, or never wait; then all with larger H. Without room for an anchor: post-local-sgd."""
+    found: List[Tuple[Tuple[int, int], Optional[int], Estimate]] = []
+    for method in METHODS:
+        if not method.local:
+            found.append(((0, 0), None, estimate(job, method.name)))
+            continue
+        interval, wanted = job.interval, method.timed and job.tau > 0
+        while interval <= max(job.interval, _LONGEST):
+            at = dataclasses.replace(job, interval=interval)
+            steps = round(_between(at, method)) if wanted else interval
+            group = 1 if wanted else 3 if steps > _MEASURED else 1 if method.name in _FIRST else 2
+            found.append(((group, steps), steps, estimate(at, method.name)))
+            interval = 2**62 if wanted else interval * 2
+    found.sort(key=lambda setting: setting[0])  # keeps the order of METHODS
+    rows = [(steps, row) for _, steps, row in found if row.fits and row.in_time and row.method != "co2"]
+    if not rows:
+        least = size_text(min(row.memory for _, _, row in found))
+        raise PlanError("memory", size_text(job.memory), f"is too little: every method needs {least} or more" if job.host_memory == 0 else
+                        f"and --host-memory {size_text(job.host_memory)} are too little for every method")
+    anchored = any(BY_NAME[row.method].local and row.method != "post-local-sgd" for _, row in rows)
+    return [(steps, row) for steps, row in rows if not anchored or row.method != "post-local-sgd"]
 
 
 def choose(job: Job) -> Choice:
-    """Returns the setting to take: of those whose goodput lacks at most the tolerance against the best, the one that exchanges most often.
-    Methods that exchange gradients at every step come first, because the others may cost quality."""
-    found: List[Tuple[Optional[int], Estimate]] = [(None, estimate(job, method.name)) for method in METHODS if not method.local]
-    interval = job.interval
-    while interval <= max(job.interval, _LONGEST):
-        at = dataclasses.replace(job, interval=interval)
-        found += [(interval, estimate(at, method.name)) for method in METHODS
-                  if method.local and (interval == job.interval or not method.timed or job.tau == 0)]
-        interval *= 2
-    if job.memory > 0:
-        least = min(row.memory for _, row in found)
-        found = [(steps, row) for steps, row in found if row.memory <= job.memory]
-        if not found:
-            raise PlanError("memory", size_text(job.memory), f"is too little: every method needs {size_text(least)} or more")
+    """Returns the setting to take: the first candidate whose goodput lacks at most the tolerance against the best of them. Methods that exchange
+    gradients at every step come first, because the others may cost quality."""
+    found = _candidates(job)
     best = max(row.goodput for _, row in found)
     steps, row = next((steps, row) for steps, row in found if row.goodput >= best * (1 - job.tolerance))
+    method = BY_NAME[row.method]
     every = [other for interval, other in found if interval is None]
     if steps is None:
-        why = f"it exchanges gradients at every step, and its goodput of {percent(row.goodput)} is within {percent(job.tolerance)} of the " \
-              f"best one ({percent(best)})"
+        why = f"it exchanges gradients at every step, and its goodput of {percent(row.goodput)} is " + \
+              ("the best" if percent(row.goodput) == percent(best) else f"within {percent(job.tolerance)} of the best one ({percent(best)})")
     elif not every:
         why = f"its goodput is {percent(row.goodput)}, and the methods that exchange gradients at every step need more memory"
     else:
@@ -517,7 +613,15 @@ def choose(job: Job) -> Choice:
             because = "because of failures"
         why = f"its goodput is {percent(row.goodput)}; {other.method}, the best that exchanges gradients at every step, reaches " \
               f"{percent(other.goodput)} {because}"
-    return Choice(row.method, steps, row.goodput, why)
+    notes = []
+    if steps is not None or method.loss:
+        known = f"Its loss in one small model was {method.loss} against {'zero1' if method.name == 'acco' else 'ddp'}" if method.loss else \
+            "Its loss beside ddp was not measured"
+        notes.append(known + (": docs/choose.md." if steps is None else "; a larger H loses more: docs/choose.md."))
+    if steps is not None and method.overlap and not method.alone and job.on_loss == "finish":
+        notes.append("That lost replicas are replaced needs the library's admit: entrain-train refuses --admit with exchanges behind steps.")
+    tau = (job.tau or steps * job.step) if steps is not None and method.timed else None
+    return Choice(row.method, steps, tau, row.goodput, why, notes)
 
 
 def _scaled(value: float, units: Sequence[Tuple[float, str]]) -> str:
@@ -538,23 +642,33 @@ def percent(value: float) -> str:
     return f"{100 * value:.3g} %" if value < 0.9995 else "100 %"
 
 
-_HEAD = ("method", "step", "compute", "waits", "exposed", "sent across", "sent within", "memory", "goodput")
+_HEAD = ("method", "step", "compute", "waits", "exposed", "sent across", "sent within", "memory", "the method's", "goodput")
 
 
 def table(rows: Sequence[Estimate]) -> str:
     """Returns the table, which is Markdown too."""
-    cells = [_HEAD] + [(row.method, *(time_text(value) for value in (row.step_s, row.compute_s, row.wait_s, row.exposed_s)),
-                        *(size_text(value) for value in (row.sent_across, row.sent_within, row.memory)), percent(row.goodput)) for row in rows]
+    cells = [_HEAD] + [(row.method + ("" if row.in_time else " *"),
+                        *(time_text(value) for value in (row.step_s, row.compute_s, row.wait_s, row.exposed_s)),
+                        *(size_text(value) for value in (row.sent_across, row.sent_within)), size_text(row.memory) + ("" if row.fits else " !"),
+                        size_text(row.memory_method), percent(row.goodput)) for row in rows]
     widths = [max(len(line[column]) for line in cells) for column in range(len(_HEAD))]
     lines = ["| " + " | ".join(f"{cell:{width}}" if at == 0 else f"{cell:>{width}}" for at, (cell, width) in enumerate(zip(line, widths))) +
              " |" for line in cells]
     lines.insert(1, "|" + "|".join("-" * (width + 1 + (at == 0)) + (":" if at else "") for at, width in enumerate(widths)) + "|")
+    if not all(row.fits for row in rows):
+        lines += ["", "! needs more memory than there is."]
+    if not all(row.in_time for row in rows):
+        lines += ["", "* its rounds take longer than H steps, so exchanges are rarer than H says."]
     return "\n".join(lines)
 
 
 def choice_text(choice: Choice) -> str:
-    setting = choice.method if choice.interval is None else f"{choice.method} with H = {choice.interval}"
-    return f"Take {setting}: {choice.why}."
+    setting = choice.method
+    if choice.tau is not None:
+        setting += f" with tau = {time_text(choice.tau)} (about {choice.interval} steps)"
+    elif choice.interval is not None:
+        setting += f" with H = {choice.interval}"
+    return " ".join([f"Take {setting}: {choice.why}.", *choice.notes])
 
 
 def draw(rows: Sequence[Estimate], path: str) -> None:
@@ -595,10 +709,13 @@ class _Parser(argparse.ArgumentParser):
         sys.exit(f"{self.prog}: {message}")
 
 
+def _options_text(texts: Dict[str, str]) -> str:
+    return " ".join(f"--{name.replace('_', '-')} {text}" for name, text in texts.items())
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="python -m entrain.plan", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    presets = "; ".join(f"{name}: " + " ".join(f"--{key.replace('_', '-')} {value}" for key, value in values.items())
-                        for name, values in PRESETS.items())
+    presets = "; ".join(f"{name}: {_options_text(values)}" for name, values in PRESETS.items())
     parser.add_argument("--preset", choices=PRESETS, help=f"other defaults. {presets}".replace("%", "%%"))
     for field in dataclasses.fields(Job):
         text, default = field.metadata["text"], field.metadata["default"]
@@ -621,15 +738,17 @@ def job_of(texts: Dict[str, str]) -> Job:
 
 
 def _job_text(job: Job) -> str:
+    tau = f", tau = {time_text(job.tau)}" if job.tau > 0 else ""
     return f"{job.ranks} ranks: {job.replicas} replicas of {job.shards}; {_scaled(job.params, ((1e9, 'B'), (1e6, 'M'), (1, '')))} parameters " \
-           f"in {job.layers} layers; H = {job.interval}. Times and bytes are those of a step and a rank."
+           f"in {job.layers} layers; H = {job.interval}{tau}. Times and bytes are those of a step and a rank."
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> None:
     parser = _parser()
     given = vars(parser.parse_args(arguments))
-    texts = dict(PRESETS.get(given["preset"], {}))
-    texts.update({field.name: given[field.name] for field in dataclasses.fields(Job) if given[field.name] is not None})
+    own = {field.name: given[field.name] for field in dataclasses.fields(Job) if given[field.name] is not None}
+    preset = {name: text for name, text in PRESETS.get(given["preset"], {}).items() if name not in own}
+    texts = {**preset, **own}
     try:
         job = job_of(texts)
         rows = [estimate(job, method.name) for method in METHODS]
@@ -642,7 +761,8 @@ def main(arguments: Optional[Sequence[str]] = None) -> None:
         print(json.dumps({"job": dataclasses.asdict(job), "methods": [dataclasses.asdict(row) for row in rows],
                           "take": dataclasses.asdict(choice)}, indent=1))
     else:
-        print(_job_text(job), table(rows), choice_text(choice), sep="\n\n")
+        said = [f"--preset {given['preset']} sets {_options_text(preset)}."] if given["preset"] else []
+        print(*said, _job_text(job), table(rows), choice_text(choice), sep="\n\n")
 
 
 if __name__ == "__main__":
