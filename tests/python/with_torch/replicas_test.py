@@ -9,7 +9,7 @@ import threading
 import pytest
 
 pytest.importorskip("torch")
-from conftest import ROOT, RUN  # noqa: E402
+from conftest import ROOT, RUN, script  # noqa: E402
 
 # Its steps are slow while the replacement starts, and quick otherwise.
 PACE = """import os, time
@@ -53,3 +53,9 @@ def test_the_program_of_the_page_loses_a_replica_and_takes_it_back(tmp_path):
     assert re.search(r"EDiT: .*lost rank 1 ", text) and (tmp_path / "back").exists(), text
     ends = re.findall(r"\[(\d)\] 3 replicas after step 600, loss ([\d.]+)", text)
     assert sorted(rank for rank, _ in ends) == ["0", "1", "2"] and all(float(loss) < 0.1 for _, loss in ends), text
+
+
+def test_a_plain_launcher_which_counts_no_restarts_serves_too():
+    code = "from entrain.integrations import elastic; place = elastic.alone(); print(place.replica, place.replicas, place.restarted)"
+    text = script(code, size=2)
+    assert all(f"{rank} 2 False" in text for rank in range(2)), text
