@@ -153,14 +153,16 @@ if restarted:
 comm = entrain.Comm.from_env()
 world = comm  # kept after the loss
 print(f"pid {os.environ['RANK']} {os.getpid()}.", flush=True)
-while not os.path.exists(sys.argv[2]):
+while True:
     try:
-        if os.path.exists(sys.argv[1]) and comm.size == 2:
+        grow, stop = comm.all_reduce(numpy.array([os.path.exists(path) for path in sys.argv[1:]], numpy.int32), op="max")
+        if stop:
+            break
+        if grow and comm.size == 2:
             comm = comm.grow(min_newcomers=1, wait=30) or comm
-        comm.barrier()
     except entrain.PeerLost:
         comm = comm.shrink()
-    time.sleep(0.02)
+    time.sleep(0.02)  # computes
 """
 
 
