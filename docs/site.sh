@@ -1,5 +1,6 @@
 #!/bin/sh
 # Builds the site of the manual from the tree: docs/site.sh [FOLDER]. It lies in FOLDER/html (build/site/html). A broken link fails the build.
+# It has pages with the --help of the programs that build/release has (tools/setup.sh build release).
 # The pages open from the disk; the search needs a server: python3 -m http.server -b 127.0.0.1 -d build/site/html
 #
 # For versions, put each build into a folder of its name, and beside the folders a file versions.json as `mike` writes it:

@@ -14,6 +14,7 @@ import os
 import pathlib
 import re
 import shutil
+import subprocess
 import sys
 from typing import Any, Iterator
 
@@ -21,6 +22,8 @@ import c_reference
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MANUAL = "docs/README.md"
+# The programs of which a page shows --help, if build/release has them.
+PROGRAMS = ("tools/entrain-run", "tools/entrain-perf", "examples/trainer/entrain-train")
 NOT_OURS = re.compile(r"(?:^|/)(?:\.|build/|dist/)")
 COPIED = {".svg", ".png", ".csv", ".html"}
 LINK = re.compile(r"(\[[^\]]*\]\()([^)\s#:]+)((?:#[^)]*)?\))")
@@ -69,8 +72,9 @@ def parsed(module: str) -> ast.Module:
 
 
 def python_pages() -> dict[str, str]:
-    """Returns the pages of the Python reference: one for each module from which a package takes public names, and one for each module of
-    entrain.integrations. Nothing is imported. A class that derives from another one of its page stands behind it, with its own members."""
+    """Returns the pages of the Python reference: one for each module from which a package takes public names, one for entrain.observe, and
+    one for each module of entrain.integrations. Nothing is imported. A class that derives from another one of its page stands behind it, with
+    its own members."""
     made: dict[str, dict[str, str]] = {}
     for package in ("entrain", "entrain.torch"):
         tree = parsed(package)
@@ -82,12 +86,23 @@ def python_pages() -> dict[str, str]:
             made.setdefault(f"{package}/{(node.module or 'optim').lstrip('_')}", {}).update(
                 (f"{package}.{name}", "    options: {inherited_members: false, show_bases: true}\n" if name in derived else "")
                 for name in sorted(names, key=lambda name: name in derived))
+    made["entrain/observe"] = {"entrain.observe.Observer": ""}
     for path in sorted((ROOT / "python/entrain/integrations").glob("[a-z]*.py")):
         made[f"entrain.integrations/{path.stem}"] = {f"entrain.integrations.{path.stem}": ""}
     pages = {path: names for path, names in made.items() if names}
     known.update(name for names in pages.values() for name in names)
     return {f"reference/python/{path}.md": f"# {path.replace('/', ': ')}\n\n" + "".join(f"::: {name}\n{options}\n" for name, options in names.items())
             for path, names in pages.items()}
+
+
+def program_pages() -> dict[str, str]:
+    """Returns a page for each program that is built, with what its --help says."""
+    made = {}
+    for path in map((ROOT / "build/release").joinpath, PROGRAMS):
+        if path.exists():
+            text = subprocess.run([path, "--help"], check=True, stdout=subprocess.PIPE, text=True).stdout
+            made[f"reference/programs/{path.name}.md"] = f"# {path.name}\n\n```text\n{text.rstrip()}\n```\n"
+    return made
 
 
 def tree_pages() -> dict[str, str]:
@@ -131,6 +146,8 @@ def navigation(pages: dict[str, str], reference: list[str]) -> list[Any]:
                     if uri.startswith(f"reference/{language}/"):
                         groups.setdefault(uri.split("/")[2] + (".h" if language == "c" else ""), []).append(uri)
                 inside.append({f"{language.capitalize()} API": [{name: uris} for name, uris in groups.items()]})
+            if programs := [uri for uri in reference if uri.startswith("reference/programs/")]:
+                inside.append({"Programs": programs})
         nav.append({part: inside})
     return nav
 
@@ -164,6 +181,7 @@ def main() -> None:
     reference, names = c_reference.pages(ROOT)
     known.update(names)
     reference.update(python_pages())
+    reference.update(program_pages())
     version = re.search(r"VERSION (\d+\.\d+\.\d+)", (ROOT / "CMakeLists.txt").read_text(encoding="utf-8"))
     assert version
     made = {**pages, **reference}

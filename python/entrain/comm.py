@@ -109,6 +109,10 @@ class Comm(Collectives):
         """Makes a communicator of all processes that a launcher started (entrain-run, torchrun, mpirun, srun), or a
         world of one without a launcher. Blocks until all processes have come.
 
+        In a process that entrain-run --elastic has started again (ENTRAIN_RESTARTS is not 0) it joins instead, as `join`: it blocks until
+        the others call `grow` on the communicator of this name. Replicas of EDiT and ACCO do not call grow, so such a process of theirs
+        does not call from_env: it gives the constructor `join=` and no communicator.
+
         name         distinguishes communicators that are made from one store at the same time; None: "world"
         timeout      default seconds of operations, and of creation; None: ENTRAIN_TIMEOUT, else 30 minutes
         algorithms   "all_reduce:ring@1M-inf,broadcast:tree"; None: ENTRAIN_ALGORITHMS, else by cost

@@ -10,9 +10,10 @@ import argparse
 import concurrent.futures
 import curses
 import dataclasses
+import os
 import sys
 import time
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 from .flight import flight_of, flight_processes
 
@@ -24,7 +25,7 @@ _COLUMNS = f"{'RANK':>5} {'PID':>8}  {'CALLS/S':>9} {'MB/S':>9}  {'STATE':10} {'
 class Line:
     """A process in the picture."""
 
-    job: str  # the identity of the process's first communicator
+    names: Set[str]  # two processes with a name in common are of one job
     rank: int
     pid: int
     calls_s: float
@@ -48,17 +49,20 @@ class Top:
         answers = dict(zip(pids, self._pool.map(_ask, pids)))
         now = time.monotonic()
         dumps = {pid: dump for pid, dump in answers.items() if dump is not None and dump["communicators"]}
-        lines = [self._line(pid, dump, now) for pid, dump in dumps.items()]
+        members = {pid for pid, dump in answers.items() if dump is None or any(comm["size"] > 1 for comm in dump["communicators"])}
+        joining = _joining(members, set(self._pids))
+        dumps = {pid: dump for pid, dump in dumps.items() if pid not in joining}
+        lines = [self._line(pid, dump, now) for pid, dump in dumps.items()] + [_joins(pid) for pid in joining]
         lines += [self._silent(pid, dumps.values(), now) for pid, dump in answers.items() if dump is None]
         self._last.update((pid, (now, dump)) for pid, dump in dumps.items())
         picture = [f"entrain-top  {time.strftime('%H:%M:%S')}  {len(lines)} processes, {sum(line.state == 'waits' for line in lines)} wait"]
-        for job in sorted({line.job for line in lines}):
-            picture += ["", _COLUMNS]
-            for line in sorted((line for line in lines if line.job == job), key=lambda line: (line.rank, line.pid)):
+        for job in _jobs(lines):
+            picture += ["", _title(job), _COLUMNS]
+            for line in sorted(job, key=lambda line: (line.rank, line.pid)):
                 seconds = f"{line.seconds:.1f} s" if line.seconds else ""
                 rank = "?" if line.rank < 0 else str(line.rank)
                 picture.append(f"{rank:>5} {line.pid:>8}  {line.calls_s:9.1f} {line.mb_s:9.2f}  {line.state:10} {seconds:>8}  {line.text}".rstrip())
-            picture += _blocked({pid: dump for pid, dump in dumps.items() if dump["communicators"][0]["id"] == job})
+            picture += _blocked({line.pid: dumps[line.pid] for line in job if line.pid in dumps})
         return picture
 
     def _silent(self, pid: int, dumps: Iterable[Dict[str, Any]], now: float) -> Line:
@@ -66,13 +70,13 @@ class Top:
         if pid in self._last:
             then, dump = self._last[pid]
             first = dump["communicators"][0]
-            return Line(first["id"], first["rank"], pid, 0, 0, "no answer", now - then, _process_state(pid))
+            return Line(_names(pid, dump), _rank(pid, first), pid, 0, 0, "no answer", now - then, _process_state(pid))
         for dump in dumps:
             first = dump["communicators"][0]
             for member in first["members"]:
                 if member["address"].endswith(f"pid {pid}"):
-                    return Line(first["id"], member["world_rank"], pid, 0, 0, "no answer", 0, _process_state(pid))
-        return Line("", -1, pid, 0, 0, "no answer", 0, _process_state(pid))
+                    return Line(_names(pid, dump), member["world_rank"], pid, 0, 0, "no answer", 0, _process_state(pid))
+        return Line(_names(pid), -1, pid, 0, 0, "no answer", 0, _process_state(pid))
 
     def _line(self, pid: int, dump: Dict[str, Any], now: float) -> Line:
         first = dump["communicators"][0]
@@ -82,15 +86,19 @@ class Top:
             calls, size = _difference(before, dump)
             calls_s, mb_s = calls / max(now - then, 1e-9), size / 1e6 / max(now - then, 1e-9)
         open_calls = [(call["started_s_ago"] or 0.0, comm, call) for comm in dump["communicators"] for call in comm["calls"] if _is_open(call)]
-        ended = next((comm for comm in dump["communicators"] if comm["ended"] is not None), None)
+        over = [comm for comm in dump["communicators"] if comm["ended"] is not None]
+        reason = over[0]["ended"]["message"] if over else ""
         if not open_calls:
-            state, text = ("ended", f"{ended['name']}: {ended['ended']['message']}") if ended is not None else ("computes", "")
-            return Line(first["id"], first["rank"], pid, calls_s, mb_s, state, 0, text)
+            # A program that has taken a loss goes on with other communicators, and may keep the one that has ended.
+            lives = [comm for comm in dump["communicators"] if comm["ended"] is None]
+            goes_on = any(comm["size"] > 1 or comm["generation"] > first["generation"] for comm in lives)
+            state, text = ("ended", reason) if over and not goes_on else ("computes", f"after {reason}" if over else "")
+            return Line(_names(pid, dump), _rank(pid, first), pid, calls_s, mb_s, state, 0, text)
         seconds, comm, call = max(open_calls, key=lambda found: found[0])
         waits = sorted({_world_rank(comm, rank) for rank in (call["receives_from"] or call["sends_to"])})
         state = "reduces" if call["state"] == "reducing" else "waits" if waits else call["state"]
         text = f"{_name(call)} of {comm['name']}" + (f": {_ranks(waits)}" if waits else "")
-        return Line(first["id"], first["rank"], pid, calls_s, mb_s, state, seconds, text)
+        return Line(_names(pid, dump), _rank(pid, first), pid, calls_s, mb_s, state, seconds, text)
 
 
 def _ask(pid: int) -> Optional[Dict[str, Any]]:
@@ -100,6 +108,104 @@ def _ask(pid: int) -> Optional[Dict[str, Any]]:
         return None
     except (OSError, ValueError):  # it has ended meanwhile, belongs to another user, or has no communicator
         return {"communicators": []}
+
+
+def _names(pid: int, dump: Optional[Dict[str, Any]] = None) -> Set[str]:
+    """Returns what the processes of a job have in common: communicators, and the place at which their launcher lets them meet."""
+    place = _variables(pid)
+    found = {f"id {comm['id']}" for comm in (dump or {"communicators": []})["communicators"]}
+    at = place.get("ENTRAIN_STORE") or " ".join(filter(None, map(place.get, ("MASTER_ADDR", "MASTER_PORT"))))
+    return found | ({f"at {at} {place.get('ENTRAIN_RUN_ID', '')}"} if at else set()) or {f"process {pid}"}
+
+
+def _jobs(lines: Iterable[Line]) -> List[List[Line]]:
+    """Divides processes into jobs, the oldest first."""
+    jobs: List[Tuple[Set[str], List[Line]]] = []
+    for line in lines:
+        same = [job for job in jobs if job[0] & line.names]
+        jobs = [job for job in jobs if job not in same]
+        jobs.append((line.names.union(*(names for names, _ in same)), [line, *(other for _, others in same for other in others)]))
+    return sorted((job for _, job in jobs), key=lambda job: min((_started_at(line.pid), line.pid) for line in job))
+
+
+def _title(job: Iterable[Line]) -> str:
+    """Returns the program of a job, and when the oldest of its processes was started."""
+    then, pid = min((_started_at(line.pid), line.pid) for line in job)
+    program = [os.fsdecode(word) for word in _read(pid, "cmdline").split(b"\0")[:-1]]
+    text = " ".join(" ".join([os.path.basename(program[0]), *program[1:]]).split()) if program else "?"
+    when = time.localtime(then)
+    day = "" if when[:3] == time.localtime()[:3] else "%Y-%m-%d "
+    return f"{text if len(text) <= 100 else text[:99] + '…'}, since {time.strftime(day + '%H:%M:%S', when)}"
+
+
+def _joining(members: Set[int], asked: Set[int]) -> List[int]:
+    """Returns the processes of this user that a launcher has restarted, that have loaded the library, and that no communicator connects with
+    others yet. asked: which are looked at; empty: all."""
+    found: List[int] = []
+    for pid in sorted(asked or {int(name) for name in os.listdir("/proc") if name.isdigit()}):
+        # The processes that a rank starts have its variables, too.
+        if (pid not in members and _restarted(_variables(pid)) and b"/libentrain" in _read(pid, "maps")
+                and _network(pid) == _network(os.getpid()) and not {*_parents(pid)} & {*members, *found}):
+            found.append(pid)
+    return found
+
+
+def _joins(pid: int) -> Line:
+    waits = max(time.time() - _started_at(pid), 0)
+    return Line(_names(pid), _rank(pid, None), pid, 0, 0, "joins", waits, "was started again; the others have not taken it in yet")
+
+
+def _rank(pid: int, comm: Optional[Dict[str, Any]]) -> int:
+    """Returns the rank of a process, by its first communicator; of a restarted one its launcher's, because that communicator is its own."""
+    variables = _variables(pid)
+    if _restarted(variables) and variables.get("RANK", "").isdigit():
+        return int(variables["RANK"])
+    return -1 if comm is None else int(comm["rank"])
+
+
+def _restarted(variables: Dict[str, str]) -> bool:
+    return variables.get("ENTRAIN_RESTARTS", "0") not in ("", "0")
+
+
+def _read(pid: int, name: str) -> bytes:
+    """Returns a file of /proc, empty if the process has ended or belongs to another user."""
+    try:
+        with open(f"/proc/{pid}/{name}", "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def _variables(pid: int) -> Dict[str, str]:
+    """Returns the variables with which a process was started."""
+    pairs = (entry.partition("=") for entry in _read(pid, "environ").decode(errors="replace").split("\0"))
+    return {name: value for name, _, value in pairs}
+
+
+def _stat(pid: int) -> List[str]:
+    """Returns the fields of /proc/PID/stat from the third on, the state."""
+    return _read(pid, "stat").decode(errors="replace").rpartition(")")[2].split()
+
+
+def _started_at(pid: int) -> float:
+    """Returns the Unix time at which a process was started; that of now, if it has ended."""
+    stat = _stat(pid)
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(stat[19]) / os.sysconf("SC_CLK_TCK") if stat else 0.0
+    return time.time() - age
+
+
+def _parents(pid: int) -> Iterable[int]:
+    while pid > 1:
+        stat = _stat(pid)
+        pid = int(stat[1]) if stat else 0
+        yield pid
+
+
+def _network(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/net")
+    except OSError:
+        return ""
 
 
 def _difference(before: Dict[str, Any], dump: Dict[str, Any]) -> Tuple[int, int]:
@@ -135,12 +241,10 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def _process_state(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            letter = file.read().rpartition(")")[2].split()[0]
-    except OSError:
+    stat = _stat(pid)
+    if not stat:
         return "it has ended"
-    return "it is stopped (SIGSTOP, a debugger)" if letter in "Tt" else f"its process is in state {letter}"
+    return "it is stopped (SIGSTOP, a debugger)" if stat[0] in "Tt" else f"its process is in state {stat[0]}"
 
 
 def _blocked(dumps: Dict[int, Dict[str, Any]]) -> List[str]:

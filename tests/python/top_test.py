@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from conftest import finish, start
+from conftest import RUN, finish, start
 from entrain.top import Top, _difference
 
 LATE = """
@@ -143,3 +143,88 @@ def test_rates_count_calls_that_the_recorder_has_lost():
     assert _difference(before, dump(20, 6, [("executor", 4), ("executor", 6), ("inline", 1)])) == (11, 51)
     assert _difference({"communicators": []}, dump(1, 0, [("executor", 7)])) == (1, 7)
     assert _difference(before, before) == (0, 0)
+
+
+ELASTIC = """
+import entrain, numpy, os, sys, time
+restarted = os.environ["ENTRAIN_RESTARTS"] != "0"
+if restarted:
+    print(f"again {os.environ['RANK']} {os.getpid()}.", flush=True)
+comm = entrain.Comm.from_env()
+world = comm  # kept after the loss
+print(f"pid {os.environ['RANK']} {os.getpid()}.", flush=True)
+while True:
+    try:
+        grow, stop = comm.all_reduce(numpy.array([os.path.exists(path) for path in sys.argv[1:]], numpy.int32), op="max")
+        if stop:
+            break
+        if grow and comm.size == 2:
+            comm = comm.grow(min_newcomers=1, wait=30) or comm
+    except entrain.PeerLost:
+        comm = comm.shrink()
+    time.sleep(0.02)  # computes
+"""
+
+
+def test_a_survived_loss_is_a_note_and_the_replacement_is_seen_before_and_after_it_joins(tmp_path):
+    grow, stop = tmp_path / "grow", tmp_path / "stop"
+    job = subprocess.Popen([RUN, "--elastic", "-n", "3", "--", sys.executable, "-c", ELASTIC, grow, stop], stdout=subprocess.PIPE,
+                           stderr=subprocess.STDOUT, text=True)
+    try:
+        pids = {}
+
+        def heard(pattern):
+            while True:
+                line = job.stdout.readline()
+                assert line, "the job has ended"
+                if found := re.search(pattern, line):
+                    return int(found[1]), int(found[2])
+
+        while len(pids) < 3:
+            rank, pid = heard(r"pid (\d) (\d+)\.")
+            pids[rank] = pid
+        top = Top()  # looks at all processes of this user, so others may be in the picture, too
+
+        def until(*patterns):
+            end = time.monotonic() + 30
+            while True:
+                # The tables of this job: one, whose first line is the program and its start.
+                mine = [table for table in "\n".join(top.look()).split("\n\n") if re.search(rf" {pids[0]} ", table)]
+                if len(mine) == 1 and all(re.search(pattern, mine[0], re.M) for pattern in patterns):
+                    return mine[0]
+                assert time.monotonic() < end, (patterns, mine)
+                time.sleep(0.05)
+
+        table = until(*(rf" {rank} +{pid} " for rank, pid in pids.items()))
+        assert re.match(r"python\S* -c import entrain, numpy, os.*…, since [\d: -]+\n", table), table
+        os.kill(pids[1], signal.SIGKILL)
+        rank, again = heard(r"again (\d) (\d+)\.")
+        assert rank == 1
+        survivor = r"(computes|waits).*"
+        after = until(rf"^ +1 +{again} .* joins +[\d.]+ s +was started again", *(rf"^ +{rank} +{pids[rank]} .* {survivor}" for rank in (0, 2)))
+        assert " ended " not in after, after
+        until(rf"^ +0 +{pids[0]} .* computes +after .*lost rank 1 ")
+        grow.touch()
+        assert heard(r"pid (\d) (\d+)\.") == (1, again)
+        until(rf"^ +1 +{again} .* (computes|waits) ")
+        stop.touch()
+        finish(job)
+    finally:
+        job.kill()
+
+
+def test_a_process_whose_communicators_have_all_ended_has_ended():
+    def comm(ended, size=2, generation=0):
+        return {"id": f"{ended} {size} {generation}", "name": "world", "rank": 0, "size": size, "generation": generation, "calls": [],
+                "ended": {"message": "world: lost rank 1"} if ended else None}
+
+    def shown(*comms):
+        line = Top()._line(os.getpid(), {"communicators": list(comms)}, 0.0)
+        return line.state, line.text
+
+    lost = comm(True)
+    assert shown(lost) == ("ended", "world: lost rank 1")
+    assert shown(lost, comm(False, size=1)) == ("ended", "world: lost rank 1")  # a rank's communicator with itself
+    assert shown(lost, comm(False, size=1, generation=1)) == ("computes", "after world: lost rank 1")  # the last survivor
+    assert shown(lost, comm(False, size=2, generation=1)) == ("computes", "after world: lost rank 1")
+    assert shown(comm(False)) == ("computes", "")

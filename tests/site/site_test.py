@@ -88,8 +88,13 @@ def main():
     sys.path.insert(0, str(ROOT / "docs/site"))
     import pages
     wanted += [name for text in pages.python_pages().values() for name in text.split() if name.startswith("entrain.") and ":" not in name]
-    assert "entrain.torch.EDiT" in wanted and "entrain_all_reduce" in wanted
+    assert {"entrain.torch.EDiT", "entrain.observe.Observer", "entrain_all_reduce"} <= {*wanted}
     found += [f"the reference lacks {name}" for name in wanted if name not in anchors]
+
+    for path in map((ROOT / "build/release").joinpath, pages.PROGRAMS):
+        shown = site / f"reference/programs/{path.name}.html"
+        if path.exists() and not (shown.exists() and "print this help" in shown.read_text(encoding="utf-8").lower()):
+            found.append(f"there is no page with what {path.name} --help says")
 
     search = (site / "search.json").read_text(encoding="utf-8")
     assert json.loads(search)["items"]

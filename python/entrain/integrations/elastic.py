@@ -51,7 +51,7 @@ def alone(*, join: float = 600.0, **options: Any) -> Place:
     if rank is None or size is None:
         raise invalid("elastic.alone", "RANK and WORLD_SIZE are not set; start the program with entrain-run --elastic, or with a "
                                        "supervisor that sets them, ENTRAIN_STORE, and ENTRAIN_RESTARTS for a process that it starts again")
-    restarted = int(os.environ.get("ENTRAIN_RESTARTS", "0")) > 0
+    restarted = int(os.environ.get("ENTRAIN_RESTARTS") or 0) > 0
     comm = None if restarted else Comm.from_env()
     store = Store.open("env:")  # stays open: what it is found by is removed now
     hide(_HIDDEN)
@@ -73,7 +73,7 @@ def torchrun(*, join: float = 600.0, **options: Any) -> Place:
     url, replica, replicas, rank, ranks = (values["ENTRAIN_STORE"] or "", *(int(values[name] or 0) for name in list(values)[1:]))
     if not 0 <= replica < replicas:
         raise invalid("elastic.torchrun", f"EDIT_REPLICA is {replica}; expected 0 to {replicas - 1}, since EDIT_REPLICAS is {replicas}")
-    lives = [int(os.environ.get(name, "0")) for name in ("TORCHELASTIC_RESTART_COUNT", "ENTRAIN_RESTARTS")]
+    lives = [int(os.environ.get(name) or 0) for name in ("TORCHELASTIC_RESTART_COUNT", "ENTRAIN_RESTARTS")]
     restarted = any(lives)
     store = Store.open(url)  # stays open: the replicas of other torchruns apply there
     if restarted:
