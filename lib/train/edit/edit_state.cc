@@ -59,9 +59,10 @@ absl::Status EditState::CheckQuiet() const {
 
 // Before the caller has waited for all layers, the worker cannot recover from a loss, because it waits
 // for these waits. So a joint call must not begin then. All replicas that make the call at the same
-// place of their programs get this error.
+// place of their programs get this error. Leave waits for all layers itself.
 absl::Status EditState::CheckWaited() const {
-  const int without = parts_.gates.FirstWithoutWait();
+  const int without =
+      parts_.counter.left() ? parts_.gates.FirstPending() : parts_.gates.FirstWithoutWait();
   return without < 0
              ? absl::OkStatus()
              : absl::FailedPreconditionError(absl::StrCat(
