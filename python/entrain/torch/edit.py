@@ -26,7 +26,7 @@ from .._library import lib
 from ..errors import Error, ErrorRecord, FailedPrecondition, invalid
 from ..train import EDiT as Engine
 from ..train import EditConfig, EditInfo, Mesh, Shard, with_preset
-from ..training import State, StateEntry
+from ..training import Reduced, State, StateEntry
 from ._gradients import GradientMean
 from ._joining import HandOver
 from ._layers import Stream, device_of, dtype_of, is_dtensor, is_fsdp, layers_of, like, local_of, sharding_of, tensor_of
@@ -660,6 +660,13 @@ class EDiT:
         """The library's object, for layer_report, layer_score, replica, record, wish, request_sync and add_state. Its
         layers have the numbers of layer_names. Only the hooks may call its begin_forward, wait_layer and end_step."""
         return self._edit
+
+    def reduce(self, values: Sequence[float], op: str = "sum", *, timeout: Optional[float] = None) -> Reduced:
+        """Reduces a few numbers over all ranks that are not lost. An empty list finds out who is there: `rank` and `ranks` of
+        the result. Call it where begin_step has returned True, after synchronize, in warm-up, or after leave. Waits for the
+        exchange first. With on_loss="finish", a loss does not make the call fail. Collective; blocks."""
+        self._wait_all()
+        return self._edit.reduce(values, op, timeout=timeout)
 
     @property
     def info(self) -> EditInfo:

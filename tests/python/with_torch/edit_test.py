@@ -688,6 +688,29 @@ assert due == [8], due
 """, 2, directory=str(tmp_path))
 
 
+def test_reduce_where_a_step_begins_with_an_exchange():
+    run("""
+import pytest
+
+model = build()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+edit = entrain.torch.EDiT(model, optimizer, comm=comm, local_sgd_sync_interval=2, outer_optimizer="sgd")
+exchanges = 0
+for step in range(7):
+    if edit.begin_step() and step:
+        with pytest.raises(entrain.FailedPrecondition, match="is under way; wait for all layers first"):
+            edit.engine.reduce([])
+        here = edit.reduce([comm.rank + 1])
+        assert (here.rank, here.ranks, here.values) == (comm.rank, comm.size, [comm.size * (comm.size + 1) / 2]), here
+        exchanges += 1
+    optimizer.zero_grad()
+    loss_of(model, comm.rank, step).backward()
+    optimizer.step()
+assert exchanges == 3 and edit.info.losses == 0
+edit.close()
+""", 2)
+
+
 def test_evaluation_of_the_consensus():
     run("""
 model = build()
