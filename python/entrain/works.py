@@ -266,6 +266,8 @@ class _Notifier:
 
     def _reset(self) -> None:
         self._idle = 0  # threads that wait in poll
+        self._busy = 0  # threads that run callbacks
+        self._ended = False
         self._poll: Any = None
         self._waiting: Dict[int, Tuple[Any, List[Callable[[Any], object]]]] = {}
 
@@ -296,9 +298,12 @@ class _Notifier:
         while True:
             for descriptor, _ in self._poll.poll(maxevents=1):
                 with self._lock:
+                    if self._ended:
+                        return
                     work, callbacks = self._waiting.pop(descriptor)
                     self._poll.unregister(descriptor)
                     self._idle -= 1
+                    self._busy += 1
                     # A callback may wait for the callbacks of another call, so one thread must always be free to run
                     # them.
                     if self._idle == 0:
@@ -312,10 +317,21 @@ class _Notifier:
                             (type(failure), failure, failure.__traceback__, threading.current_thread())))
                 del work, callbacks
                 with self._lock:
+                    self._busy -= 1
                     self._idle += 1
                     if self._idle > 2:
                         self._idle -= 1
                         return
+
+
+    def end(self) -> None:
+        """At the end of the interpreter: lets no further callback begin, and waits for those that run, 2 s at most. The interpreter
+        ends a thread that asks for its lock after its end. In C++ code, such as torch's futures, that ends the process by SIGABRT."""
+        with self._lock:
+            self._ended = True
+        limit = time.monotonic() + 2
+        while self._busy > 0 and time.monotonic() < limit:
+            time.sleep(0.001)
 
 
 _notifier = _Notifier()
@@ -333,6 +349,7 @@ os.register_at_fork(after_in_child=_after_fork)
 def _wait_at_exit() -> None:
     """Waits for calls at the end of the interpreter, and keeps those that do not end. All communicators are closed at
     this time, so every call ends at once. If a call does not, its memory must outlive the interpreter."""
+    _notifier.end()
     end = time.monotonic() + 1.0
     # Includes the works, because dropping one would free its handle.
     rest: List[Tuple[Any, Any]] = [(work._handle, work) for work in members(_unfinished) if work._process == os.getpid()]

@@ -325,6 +325,23 @@ print("end", flush=True)
     assert text.count("end") == 2 and "Traceback" not in text
 
 
+def test_the_interpreter_waits_for_callbacks_that_run():
+    # One that is ended in the middle of C++ code, such as torch's futures, ends the process by SIGABRT.
+    for _ in range(3):
+        text = script(HEAD + """
+begun = threading.Event()
+
+def slowly(work):
+    begun.set()
+    time.sleep(1)  # the main thread ends meanwhile
+    print("over", flush=True)
+
+comm.all_reduce(np.ones(4), async_=True).add_done_callback(slowly)
+assert begun.wait(20)
+""", size=3)
+        assert text.count("over") == 3
+
+
 def test_fork():
     text = script(HEAD + """
 work = comm.all_reduce(np.ones(1 << 16), async_=True)
