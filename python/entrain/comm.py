@@ -11,6 +11,7 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 import numpy as np
 import numpy.typing as npt
 
+from ._launch import shown
 from ._library import NULL, OK, ffi, lib, nanoseconds, new_struct, text_of
 from .arrays import Buffer, DTypeLike, buffer_of, dtype_of, numpy_dtype
 from .collectives import Collectives
@@ -171,7 +172,8 @@ class Comm(Collectives):
         ranks."""
         config, kept = _comm_config(name, timeout, algorithms, tuning, determinism, "join_config")
         config.wait_ns = nanoseconds(wait)
-        return cls._made(lib.entrain_comm_join, config, kept, store, runtime)
+        with shown():
+            return cls._made(lib.entrain_comm_join, config, kept, store, runtime)
 
     def grow(self, store: Optional[Store] = None, *, min_newcomers: int = 0, max_newcomers: int = 0, wait: float = 0,
              timeout: Optional[float] = None) -> "Optional[Comm]":

@@ -207,3 +207,37 @@ if place.restarted:
     command = [RUN, "--elastic", "-n", "2", "--", sys.executable, "-c", code, str(tmp_path / "back")]
     text = finish(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True), 60)
     assert "it ends last" in text and "did not take in" not in text and "warning" not in text, text
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_the_launcher_learns_of_a_join_by_hand(hidden):
+    code = """
+import os, signal, sys, time
+import numpy as np
+import entrain
+from entrain.integrations import elastic
+
+hidden = sys.argv[1] == "True"
+if os.environ.get("ENTRAIN_RESTARTS") in (None, "", "0"):
+    comm = entrain.Comm.from_env(timeout=30)
+    comm.barrier()
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        comm.barrier()
+    except entrain.Error:
+        comm = comm.shrink().grow(min_newcomers=1, wait=30)
+    assert comm.all_reduce(np.ones(1))[0] == 2
+else:
+    store = entrain.Store.open("env:")
+    if hidden:
+        elastic.alone()
+        assert "RANK" not in os.environ
+    comm = entrain.Comm.join(store, wait=30)
+    assert comm.all_reduce(np.ones(1))[0] == 2
+    time.sleep(2)  # longer than the other, which has ended
+    print("it ends last", flush=True)
+"""
+    command = [RUN, "--elastic", "-n", "2", "--", sys.executable, "-c", code, str(hidden)]
+    text = finish(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True), 90)
+    assert "it ends last" in text and "did not take in" not in text, text
