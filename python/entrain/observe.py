@@ -115,7 +115,8 @@ def _escaped(text: str) -> str:
 class Observer:
     """Exports what Comm, EDiT and ACCO objects know of themselves, those of entrain.torch too. It makes no communication.
 
-    objects      what is observed. Until `close`, also each object of entrain.torch that this thread makes
+    objects      what is observed. Until `close`, also each object of entrain.torch that this thread makes. The metrics of the
+                 second one have the label object="2", and so on; a trace is of the first one's model
     textfile     a file of Prometheus's text format, which is replaced in one move, at most every `every` seconds and at the end.
                  "{rank}" in its name is the rank
     port         answers GET /metrics at `address`; 0: the kernel chooses the port, which `self.port` tells
@@ -179,7 +180,8 @@ class Observer:
             return
         self._add_comm(one.comm, name)
         self.replica = getattr(one, "replica", self.replica)
-        self._layers = getattr(one, "layer_names", self._layers)
+        # Calls do not tell of which object they are, so with several objects their layers are unknown.
+        self._layers = getattr(one, "layer_names", []) if len(self._objects) == 1 else []
         one.report_to(lambda figures, step: self._reported(step))
         if self._trace_file is not None and self._trace is None:
             self._begin_trace(one)
@@ -196,7 +198,9 @@ class Observer:
             process = comm.members()[comm.rank].peer_id.hex()
             with contextlib.nullcontext() if self._trace_file is not None else contextlib.suppress(OSError):
                 self._calls = Calls(process, self._layer_of)
-        self._comms[name] = comm
+        number = 1
+        while self._comms.setdefault(name if number == 1 else f"{name} {number}", comm) is not comm:
+            number += 1
 
     def _layer_of(self, comm: Dict[str, Any], call: Dict[str, Any]) -> str:
         """The communicators that EDiT makes for itself use the layers' numbers as tags."""
@@ -209,7 +213,8 @@ class Observer:
         """Takes over the figures of all objects, and exports them. Must be called by the thread that trains. step: for `writer`; None:
         the number of steps or commits that the object has counted."""
         metrics = Metrics(self._most)
-        for one in self._objects:
+        for number, one in enumerate(self._objects, 1):
+            of = "" if number == 1 else str(number)  # several have the same metrics
             with contextlib.suppress(Error):  # it was closed
                 self._infos[id(one)] = one.info if not callable(one.info) else one.info()
             info = self._infos.get(id(one))
@@ -219,8 +224,8 @@ class Observer:
             for field, value in info.as_dict().items():
                 if field in _FIELDS:
                     name, group = _FIELDS[field]
-                    metrics.put(name, value, group=group)
-            self._put_layers(metrics, one)
+                    metrics.put(name, value, group=group, object=of)
+            self._put_layers(metrics, one, of)
         if self._calls is not None:
             with contextlib.suppress(OSError):  # there is no communicator any more
                 self._calls.read()
@@ -242,18 +247,18 @@ class Observer:
             with _only_warned(self._textfile):
                 write(self._textfile.format(rank=self.rank), self.text())
 
-    def _put_layers(self, metrics: Metrics, one: Any) -> None:
+    def _put_layers(self, metrics: Metrics, one: Any, of: str) -> None:
         for index, layer in enumerate(getattr(one, "layer_names", ())):
             with contextlib.suppress(Error):  # before the first exchange, and while one is under way
                 norms, weights, factor = one.engine.layer_report(index)
-                metrics.put("layer_norm", norms[one.replica], layer=layer)
-                metrics.put("layer_weight", weights[one.replica], layer=layer)
-                metrics.put("layer_clip_factor", factor, layer=layer)
+                metrics.put("layer_norm", norms[one.replica], layer=layer, object=of)
+                metrics.put("layer_weight", weights[one.replica], layer=layer, object=of)
+                metrics.put("layer_clip_factor", factor, layer=layer, object=of)
 
     def _comm_values(self) -> Dict[Tuple[str, Labels], float]:
         """Returns the values of the communicators as they are now, of a closed one the last."""
         now = Metrics(self._most)
-        for name, comm in self._comms.items():
+        for name, comm in list(self._comms.items()):  # a thread of the port may be here while an object is added
             with contextlib.suppress(Error):
                 stats = comm.stats()
                 now.put("communicator_calls_total", stats.calls, communicator=name)

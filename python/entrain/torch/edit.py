@@ -664,7 +664,8 @@ class EDiT:
     def reduce(self, values: Sequence[float], op: str = "sum", *, timeout: Optional[float] = None) -> Reduced:
         """Reduces a few numbers over all ranks that are not lost. An empty list finds out who is there: `rank` and `ranks` of
         the result. Call it after synchronize, in warm-up, or after leave; without overlap_steps, quorum and round_deadline also
-        where begin_step has returned True. Waits for the exchange first. With on_loss="finish", a loss does not make the call fail. Collective; blocks."""
+        where begin_step has returned True. Waits for the exchange first. With on_loss="finish", a loss does not make the call
+        fail. Collective; blocks."""
         self._wait_all()
         return self._edit.reduce(values, op, timeout=timeout)
 

@@ -100,6 +100,29 @@ def test_the_figures_are_those_of_the_object(tmp_path):
     ranks(2, body)
 
 
+def test_several_objects_are_told_apart():
+    def body(comm):
+        torch.manual_seed(0)
+        models = [nn.Linear(3, 1), nn.Linear(3, 2)]
+        optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+        with Observer() as observer:
+            edits = [entrain.torch.EDiT(model, optimizer, comm=comm.duplicate(), local_sgd_sync_interval=interval)
+                     for model, optimizer, interval in zip(models, optimizers, (2, 3))]
+            for model, optimizer in zip(models, optimizers):
+                train(comm, model, optimizer, 7)
+            observer.update()
+            found = values(observer.text())
+            own = {"rank": comm.rank, "replica": comm.rank}
+            assert value(found, "entrain_exchanges_total", **own) == edits[0].info.syncs == 3
+            assert value(found, "entrain_exchanges_total", object=2, **own) == edits[1].info.syncs == 2
+            assert not any(name == "entrain_recorded_calls_total" and "layer" in dict(labels) for name, labels in found)
+            for name, edit in zip(("world", "world 2"), edits):
+                assert value(found, "entrain_communicator_calls_total", communicator=name, **own) == edit.comm.stats().calls
+            for edit in edits:
+                edit.close()
+    ranks(2, body)
+
+
 def test_rounds_of_acco():
     def body(comm):
         torch.manual_seed(0)
