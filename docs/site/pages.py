@@ -22,8 +22,9 @@ import c_reference
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MANUAL = "docs/README.md"
-# The programs of which a page shows --help, if build/release has them.
+# The programs of which a page shows --help, if they are built.
 PROGRAMS = ("tools/entrain-run", "tools/entrain-perf", "examples/trainer/entrain-train")
+BUILDS = ("build/release", "build/dev")
 NOT_OURS = re.compile(r"(?:^|/)(?:\.|build/|dist/)")
 COPIED = {".svg", ".png", ".csv", ".html"}
 LINK = re.compile(r"(\[[^\]]*\]\()([^)\s#:]+)((?:#[^)]*)?\))")
@@ -95,13 +96,18 @@ def python_pages() -> dict[str, str]:
             for path, names in pages.items()}
 
 
+def programs() -> list[pathlib.Path]:
+    """Returns the programs that are built, each of the first build that has it."""
+    built = ([ROOT / build / name for build in BUILDS if (ROOT / build / name).exists()] for name in PROGRAMS)
+    return [found[0] for found in built if found]
+
+
 def program_pages() -> dict[str, str]:
     """Returns a page for each program that is built, with what its --help says."""
     made = {}
-    for path in map((ROOT / "build/release").joinpath, PROGRAMS):
-        if path.exists():
-            text = subprocess.run([path, "--help"], check=True, stdout=subprocess.PIPE, text=True).stdout
-            made[f"reference/programs/{path.name}.md"] = f"# {path.name}\n\n```text\n{text.rstrip()}\n```\n"
+    for path in programs():
+        text = subprocess.run([path, "--help"], check=True, stdout=subprocess.PIPE, text=True).stdout
+        made[f"reference/programs/{path.name}.md"] = f"# {path.name}\n\n```text\n{text.rstrip()}\n```\n"
     return made
 
 

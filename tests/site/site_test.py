@@ -91,9 +91,9 @@ def main():
     assert {"entrain.torch.EDiT", "entrain.observe.Observer", "entrain_all_reduce"} <= {*wanted}
     found += [f"the reference lacks {name}" for name in wanted if name not in anchors]
 
-    for path in map((ROOT / "build/release").joinpath, pages.PROGRAMS):
+    for path in pages.programs():
         shown = site / f"reference/programs/{path.name}.html"
-        if path.exists() and not (shown.exists() and "print this help" in shown.read_text(encoding="utf-8").lower()):
+        if not (shown.exists() and "print this help" in shown.read_text(encoding="utf-8").lower()):
             found.append(f"there is no page with what {path.name} --help says")
 
     search = (site / "search.json").read_text(encoding="utf-8")
