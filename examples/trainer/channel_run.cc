@@ -162,7 +162,7 @@ void ChannelRun::Save() {
 
 // Adds the gradients of the next micro-batch. Returns its loss.
 double ChannelRun::Gradients() {
-  task_.DrawTraining(session_->rank(), made_, &batch_);
+  task_.DrawTraining(session_->rank(), session_->replica(), made_, &batch_);
   pass_->SetBatch(batch_);
   float* const sums = channel_.gradients();
   if (sharpness_) {

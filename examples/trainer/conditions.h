@@ -1,6 +1,7 @@
 // Emulates conditions that a small quiet machine does not have: steps as long as those of a large
 // model, slow replicas, and replicas that learn from wrong labels. The conditions are a function of
-// (seed, step, replica), so all ranks know which replica is affected.
+// (seed, step, replica), so all ranks know which replica is affected. Replicas with unlike texts
+// are drawn by Text (data.h).
 #pragma once
 
 #include <cstdint>

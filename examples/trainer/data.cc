@@ -23,11 +23,16 @@ Text::Text(std::vector<uint8_t> bytes, const std::string& name)
   training_ = size() - size() / kValidationShare;
 }
 
-void Text::CheckLength(int length) const {
+void Text::CheckLength(int length, int64_t parts) const {
   if (validation_size() < length + 1) {
     throw Error("data file '" + name_ + "' is too short: " + std::to_string(size()) +
                 " bytes, of which the validation part (5 %) must hold a sequence of " +
                 std::to_string(length) + " + 1");
+  }
+  if (training_ / parts < length + 1) {
+    throw Error("--text-parts " + std::to_string(parts) + ": a part of the training text of '" +
+                name_ + "', " + std::to_string(training_) +
+                " bytes, is too short for a sequence of " + std::to_string(length) + " + 1");
   }
 }
 
@@ -37,14 +42,15 @@ void Text::CopyWindow(int64_t at, int length, Batch* batch) const {
   batch->targets.insert(batch->targets.end(), first + 1, first + length + 1);
 }
 
-void Text::DrawTraining(uint64_t seed, int rank, int64_t draw, int rows, int length,
-                        Batch* batch) const {
+void Text::DrawTraining(uint64_t seed, int rank, int64_t draw, int rows, int length, Batch* batch,
+                        int64_t part, int64_t parts) const {
   batch->inputs.clear();
   batch->targets.clear();
   Random random(Mix(Mix(seed, static_cast<uint64_t>(rank)), static_cast<uint64_t>(draw)));
-  const auto places = static_cast<uint64_t>(training_ - length);
+  const int64_t first = training_ / parts * part;
+  const auto places = static_cast<uint64_t>(training_ / parts - length);
   for (int row = 0; row < rows; ++row) {
-    CopyWindow(static_cast<int64_t>(random.Below(places)), length, batch);
+    CopyWindow(first + static_cast<int64_t>(random.Below(places)), length, batch);
   }
 }
 

@@ -22,14 +22,15 @@ class Text {
   int64_t training_size() const { return training_; }
   int64_t validation_size() const { return size() - training_; }
 
-  // Throws Error if the validation part, which is the smaller one, cannot hold a sequence of
-  // `length` tokens and the token after it.
-  void CheckLength(int length) const;
+  // Throws Error if the validation part, or one of `parts` equal parts of the training part, cannot
+  // hold a sequence of `length` tokens and the token after it.
+  void CheckLength(int length, int64_t parts = 1) const;
 
   // Makes batch `draw` of `rank`: `rows` windows at random places of the training part. Inputs are
   // rows * length tokens, window after window. The target of each token is the token after it.
-  void DrawTraining(uint64_t seed, int rank, int64_t draw, int rows, int length,
-                    Batch* batch) const;
+  // The windows lie in part number `part` of `parts` equal parts of the training part.
+  void DrawTraining(uint64_t seed, int rank, int64_t draw, int rows, int length, Batch* batch,
+                    int64_t part = 0, int64_t parts = 1) const;
   // `windows` windows are spread evenly over the validation part (they overlap if it is short).
   // Takes windows first .. first + rows - 1. Numbers from `windows` on wrap around.
   void TakeValidation(int64_t windows, int64_t first, int rows, int length, Batch* batch) const;

@@ -18,8 +18,9 @@ namespace {
 
 // Flags for language models only. --val-batches is such a flag, because the digits task evaluates
 // all images.
-const std::set<std::string> kOfText = {"--heads",  "--seq-length", "--val-batches",
-                                       "--sample", "--prompt",     "--sample-temperature"};
+const std::set<std::string> kOfText = {"--heads",     "--seq-length", "--val-batches",
+                                       "--sample",    "--prompt",     "--sample-temperature",
+                                       "--text-parts"};
 
 void CheckHeads(const ModelConfig& model) {
   const auto text = [](int64_t value) { return std::to_string(value); };
@@ -41,7 +42,7 @@ void CheckTogether(const Options& o, const FlagGroups& groups) {
   if (o.task == "text") {
     CheckHeads(o.model);
   } else {
-    for (const CLI::App* group : {groups.model, groups.results}) {
+    for (const CLI::App* group : {groups.model, groups.conditions, groups.results}) {
       for (const CLI::Option* option : group->get_options()) {
         const std::string name = option->get_name();
         if (option->count() > 0 && kOfText.count(name) > 0) {

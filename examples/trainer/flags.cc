@@ -473,6 +473,12 @@ CLI::App* AddConditions(CLI::App* app, ConditionOptions* o) {
       ->add_option("--shuffle-labels-replica", o->shuffle_labels_replica,
                    "number of the replica with shuffled labels (default 0)")
       ->check(Whole(0, 1 << 20));
+  group
+      ->add_option("--text-parts", o->text_parts,
+                   "text: number of equal parts of the training text; replica r learns only from "
+                   "part r modulo this number. 1: all learn from the whole text")
+      ->capture_default_str()
+      ->check(Whole(1));
   return group;
 }
 

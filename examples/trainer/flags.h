@@ -35,7 +35,7 @@ struct WsamOptions {
   bool adaptive = false;
 };
 
-// Emulated conditions: slow steps, slow replicas, wrong labels. They show how a method copes.
+// Emulated conditions: slow steps, slow replicas, wrong labels, unlike texts. They show how a method copes.
 struct ConditionOptions {
   double step_ms = 0.0;              // least time of a step, without the wait for other replicas
   std::string straggler = "none";    // "random": another replica each step; "fixed"
@@ -43,6 +43,7 @@ struct ConditionOptions {
   int straggler_replica = 0;         // the slow replica if `straggler` is "fixed"
   int64_t shuffle_labels_every = 0;  // labels are shuffled in one interval of this many; 0: never
   int shuffle_labels_replica = 0;
+  int64_t text_parts = 1;  // replica r draws from part r modulo text_parts of the training text
 };
 
 struct Options {

@@ -5,7 +5,7 @@
 namespace trainer {
 namespace {
 
-constexpr int kNoRank = -1;  // no run learns from the batches of this rank
+constexpr int kNoRank = -1, kNoReplica = -1;  // no run learns from their batches
 
 using Layers = std::vector<std::vector<float>>;
 
@@ -17,7 +17,7 @@ double MeanLoss(const Task& task, const Sharing& sharing, Pass* pass, const Laye
   double loss = 0.0;
   Batch batch;
   for (int64_t number = sharing.rank; number < batches; number += sharing.ranks) {
-    task.DrawTraining(kNoRank, number, &batch);
+    task.DrawTraining(kNoRank, kNoReplica, number, &batch);
     pass->SetBatch(batch);
     for (size_t l = 0; l < layers.size(); ++l) {
       pass->Forward(static_cast<int>(l), layers[l].data());

@@ -182,7 +182,7 @@ Traffic ReplicaRun::Meter() const {
 
 // Sets this rank's batch `draw` in the pass.
 void ReplicaRun::SetBatch(int64_t draw) {
-  task_.DrawTraining(session_->rank(), draw, &batch_);
+  task_.DrawTraining(session_->rank(), session_->replica(), draw, &batch_);
   if (conditions_.Shuffles(method_.interval(), session_->replica())) {
     conditions_.Shuffle(session_->rank(), draw, &batch_);
   }

@@ -1,5 +1,7 @@
 #include "examples/trainer/task.h"
 
+#include <algorithm>
+
 #include "examples/trainer/data.h"
 #include "examples/trainer/digits.h"
 #include "examples/trainer/mlp.h"
@@ -12,7 +14,7 @@ namespace {
 class TextTask final : public Task {
  public:
   explicit TextTask(const Options& options) : options_(options), text_(Text::Load(options.data)) {
-    text_.CheckLength(options.model.length);
+    text_.CheckLength(options.model.length, options.conditions.text_parts);
   }
 
   int layers() const override { return LayerCount(options_.model); }
@@ -24,9 +26,11 @@ class TextTask final : public Task {
     return std::make_unique<LanguagePass>(options_.model, options_.batch_size);
   }
 
-  void DrawTraining(int rank, int64_t draw, Batch* batch) const override {
-    text_.DrawTraining(options_.seed, rank, draw, options_.batch_size, options_.model.length,
-                       batch);
+  void DrawTraining(int rank, int replica, int64_t draw, Batch* batch) const override {
+    const int64_t parts = replica < 0 ? 1 : options_.conditions.text_parts;
+    const int64_t part = std::max(replica, 0) % parts;
+    text_.DrawTraining(options_.seed, rank, draw, options_.batch_size, options_.model.length, batch,
+                       part, parts);
   }
   int64_t validation_batches() const override { return options_.val_batches; }
   void TakeValidation(int64_t number, Batch* batch) const override {
@@ -62,7 +66,7 @@ class DigitsTask final : public Task {
     return std::make_unique<MlpPass>(config_, options_.batch_size);
   }
 
-  void DrawTraining(int rank, int64_t draw, Batch* batch) const override {
+  void DrawTraining(int rank, int /*replica*/, int64_t draw, Batch* batch) const override {
     digits_.DrawTraining(options_.seed, rank, draw, options_.batch_size, batch);
   }
   // Returns the number of batches that all validation images make.

@@ -28,9 +28,9 @@ class Task {
   // Makes a pass for batches of this task.
   virtual std::unique_ptr<Pass> NewPass() const = 0;
 
-  // Makes batch `draw` of `rank`, with --batch-size examples. It is a function of (rank, draw) and
-  // --seed only.
-  virtual void DrawTraining(int rank, int64_t draw, Batch* batch) const = 0;
+  // Makes batch `draw` of `rank`, which is in `replica`, with --batch-size examples. It is a function
+  // of (rank, draw), --seed and, with --text-parts, `replica`; below 0: the whole text.
+  virtual void DrawTraining(int rank, int replica, int64_t draw, Batch* batch) const = 0;
   // Batches 0 .. validation_batches() - 1 are the validation subset. The last one may be small.
   virtual int64_t validation_batches() const = 0;
   virtual void TakeValidation(int64_t number, Batch* batch) const = 0;

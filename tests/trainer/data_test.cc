@@ -89,6 +89,8 @@ TEST(Text, TooShortForTheSequenceIsRefused) {
   const Text text(Counting(1000), "little");
   EXPECT_NO_THROW(text.CheckLength(49));
   EXPECT_THROW(text.CheckLength(50), Error);
+  EXPECT_NO_THROW(text.CheckLength(9, 95));
+  EXPECT_THROW(text.CheckLength(10, 95), Error);
 }
 
 TEST(Text, DrawsRepeatAndDifferByRankDrawAndSeed) {
@@ -117,6 +119,22 @@ TEST(Text, TargetsFollowInputsAndStayInTheTrainingPart) {
     text.DrawTraining(1, 0, number, 3, 40, &batch);
     for (size_t i = 0; i < batch.inputs.size(); ++i) {
       ASSERT_EQ(batch.targets[i], (batch.inputs[i] + 1) % 251);
+    }
+  }
+}
+
+TEST(Text, APartHasItsOwnBytesOnlyAndAllOfThem) {
+  std::vector<uint8_t> bytes(4000);
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    bytes[i] = static_cast<uint8_t>(i / 950);  // 3800 bytes in four parts, then validation
+  }
+  const Text text(bytes, "t");
+  Batch batch;
+  for (uint8_t part = 0; part < 4; ++part) {
+    for (int64_t number = 0; number < 100; ++number) {
+      text.DrawTraining(1, 0, number, 3, 40, &batch, part, 4);
+      ASSERT_THAT(batch.inputs, testing::Each(part));
+      ASSERT_THAT(batch.targets, testing::Each(part));
     }
   }
 }

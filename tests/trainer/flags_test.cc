@@ -99,6 +99,8 @@ TEST(Flags, BadValuesAreRefusedInOneLineThatNamesThem) {
       {{"--task", "digits", "--sample", "8"}, "--sample has no effect with --task digits"},
       {{"--task", "digits", "--prompt", "A"}, "--prompt has no effect with --task digits"},
       {{"--task", "digits", "--sample-temperature", "1"}, "--sample-temperature has no effect"},
+      {{"--task", "digits", "--text-parts", "2"}, "--text-parts has no effect with --task digits"},
+      {{"--text-parts", "0"}, "--text-parts: '0'"},
       {{"--sharpness-rho", "0.1,0"}, "--sharpness-rho: '0'"},
       {{"--step-ms", "-1"}, "--step-ms: '-1'"},
       {{"--straggler", "some", "--straggler-ms", "5"}, "some"},

@@ -43,7 +43,7 @@ class BowlTask final : public Task {
   int64_t layer_size(int) const override { return 2; }
   void InitialiseLayer(int, float*) const override {}
   std::unique_ptr<Pass> NewPass() const override { return std::make_unique<Bowl>(); }
-  void DrawTraining(int rank, int64_t draw, Batch* batch) const override {
+  void DrawTraining(int rank, int /*replica*/, int64_t draw, Batch* batch) const override {
     ++drawn[{rank, draw}];
     batch->inputs = {static_cast<uint8_t>(draw)};
     batch->targets = {0};

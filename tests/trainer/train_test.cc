@@ -331,6 +331,24 @@ TEST_F(TrainTest, ShuffledLabelsReachOneReplicaInOneIntervalInSoMany) {
   }
 }
 
+TEST_F(TrainTest, EachReplicaLearnsFromItsOwnPartOfTheText) {
+  {
+    std::ofstream text(Path("text"));
+    text << std::string(19000, 'a');  // easy to learn
+    uint32_t state = 1;
+    for (int i = 0; i < 21000; ++i) {
+      state = state * 1664525u + 1013904223u;
+      text << static_cast<char>('a' + (state >> 24) % 26);
+    }
+  }
+  for (const std::string method : {"edit", "acco"}) {
+    Run(method, 2, "--steps 60 --lr 0.01 --text-parts 2 --method " + method);
+    const auto log = Log(method);
+    EXPECT_LT(log.at({60, 0})["loss"], 0.5) << method;
+    EXPECT_GT(log.at({60, 1})["loss"], 2.0) << method;
+  }
+}
+
 TEST_F(TrainTest, AEditReplicasThatCountTogetherEndTogether) {
   Run("together", 3,
       "--method a-edit --steps 60 --steps-together --local-sgd-sync-time 0.1 "
