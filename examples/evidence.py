@@ -7,7 +7,7 @@ import dataclasses
 
 import tables
 from runs import RANKS
-from tables import acted
+from tables import acted_together
 
 TUNING_SEED = 11
 INTERVAL = 16
@@ -115,7 +115,7 @@ class Plan:
 
     def acted(self, results):
         """Returns how often the parts of EDiT's penalty acted in these runs."""
-        return acted([one for name, _ in results.values() for one in self.runs.decisions(name)])
+        return acted_together([self.runs.acted(name) for name, _ in results.values()])
 
 
 def losses_of(results):
@@ -149,14 +149,14 @@ def tune(plan, entry):
     return best([]), len(tried)
 
 
-def compared(plan, found, entries):
-    """Returns {entry's name: (settings, number tried, results)} for the entries with at least two seeds; nothing without ddp."""
+def compared(plan, found, entries, least=2):
+    """Returns {entry's name: (settings, number tried, results)} for the entries with at least `least` seeds; nothing without ddp."""
     made = {}
     for entry in entries:
         chosen = found(entry)
         if chosen is not None:
             results = plan.results(entry, chosen[0])
-            if len(results) > 1:
+            if len(results) >= least:
                 made[entry.name] = (*chosen, results)
     return made if DDP.name in made else {}
 
@@ -186,7 +186,7 @@ def table_rows(plan, made):
     return rows
 
 
-# ---- Size: the larger models have the settings of SMALL, and the rate of the next smaller size or half of it
+# ---- Size: MIDDLE has the settings of SMALL, and its rate or half of it; LARGE, too large for a search, has those of MIDDLE
 
 
 def larger(runs, size):
@@ -198,12 +198,21 @@ def larger(runs, size):
         if entry.name not in before:
             return None
         settings = before[entry.name][0]
+        if size is LARGE:
+            return settings, 0
         rate = float(settings.split()[1])
         tried = [settings, settings.replace(f"--lr {rate:g}", f"--lr {rate / 2:g}")]
         best = plan.best(entry, tried)
         return None if best is None else (best, len(tried))
 
-    return plan, compared(plan, found, FEWER)
+    if size is MIDDLE:
+        return plan, compared(plan, found, FEWER)
+    for seed in size.seeds:  # if time ends the runs, the methods have the same seeds
+        for entry in FEWER:
+            chosen = found(entry)
+            if chosen is not None:
+                plan.get(entry, chosen[0], seed)
+    return plan, compared(plan, found, FEWER, least=1)
 
 
 def methods_of_larger(runs, size, table):
@@ -250,6 +259,7 @@ NOISY = 8  # of so many intervals, one is noisy
 CONDITIONS = {
     f"noisy replica: shuffled labels in each {NOISY}th interval": (f"--shuffle-labels-every {NOISY} --shuffle-labels-replica 1", VARIANTS),
     "corrupted shard: shuffled labels always": ("--shuffle-labels-every 1 --shuffle-labels-replica 1", VARIANTS),
+    "heterogeneous data: each replica has its own fourth of the text": (f"--text-parts {RANKS}", VARIANTS),
     "undisturbed": ("", ((), ALL)),
 }
 

@@ -3,9 +3,9 @@
 A run NAME leaves NAME.json (its summary), NAME.jsonl (its records) and, last of all, NAME.flags
 (its inputs) in one folder. It is not made again while NAME.flags is unchanged.
 
-examples/results has a compact copy of the runs of experiments.py: runs.csv (flags and summaries),
-curves.csv.gz (training losses) and decisions.csv.gz (EDiT's decisions on each layer at each
-exchange)."""
+examples/results has a compact copy of the runs of experiments.py: runs.csv (flags and summaries, and how often the parts of
+EDiT's penalty acted), curves.csv.gz (training losses) and decisions.csv.gz (EDiT's decisions on each layer at each
+exchange, of the runs of which a table needs each single one)."""
 
 import argparse
 import ast
@@ -24,6 +24,8 @@ import statistics
 import subprocess
 import sys
 import time
+
+import tables
 
 # A model and batches that are so small that some hundred runs take minutes.
 MODEL = "--hidden-size 48 --layers 2 --heads 3 --seq-length 64 --batch-size 4 --val-batches 256"
@@ -242,6 +244,7 @@ class TextRuns(Runs):
         super().__init__(args, total)
         self.kept, self.found_there = kept, set()  # KeptRuns or None; names of the runs that it has
         self.used = {}  # {run: {(block, without)}}: the runs that the tables use
+        self.each, self.counted = set(), set()  # names of the runs of which they need each decision, and counts of them
 
     def get(
         self, name, flags, expected_s=8.0, steps=STEPS, ranks=RANKS, fault="", model=MODEL, **how
@@ -305,9 +308,17 @@ class TextRuns(Runs):
         return block_means(self.records(name), block, without)
 
     def decisions(self, name):
+        self.each.add(name)
         if name in self.found_there:
             return self.kept.decisions(name)
         return parse_decisions(self.path(name, ".debug").read_text())
+
+    def acted(self, name):
+        """Returns what tables.acted returns for the decisions of the run."""
+        self.counted.add(name)
+        if name in self.found_there:
+            return self.kept.acted(name)
+        return tables.acted(parse_decisions(self.path(name, ".debug").read_text()))
 
 
 def text_of(path):
@@ -358,12 +369,17 @@ class KeptRuns(TextRuns):
     def decisions(self, name):
         return self.decided[name]
 
+    def acted(self, name):
+        return ast.literal_eval(self.rows[name]["acted"])
+
 
 def rounded(value):
-    """Rounds floats to six digits; no table shows more."""
-    if isinstance(value, list):
+    """Rounds floats to eight digits, so that rounding again in the tables changes none of their digits."""
+    if isinstance(value, dict):
+        return {key: rounded(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
         return [rounded(one) for one in value]
-    return float(f"{value:.6g}") if isinstance(value, float) else value
+    return float(f"{value:.8g}") if isinstance(value, float) else value
 
 
 def csv_text(head, rows):
@@ -382,17 +398,18 @@ def keep(runs, folder):
         words = runs.flags(name)
         summaries.append([name, shlex.join(words)])
         summaries[-1] += [summary.get(field, "") for field in FIELDS]
+        summaries[-1].append(rounded(runs.acted(name)) if name in runs.counted else "")
         for block, without in sorted(wanted, key=str):
             losses = " ".join(f"{loss:.4f}" for loss in runs.curve(name, block, without))
             curves.append([name, block, "" if without is None else without, losses])
-        if DEBUG in words:
+        if name in runs.each:
             for row in runs.decisions(name):
                 numbers = [float(f"{row[field]:.4g}") for field in ("norm", "z", "limit")]
                 decisions.append([name, row["exchange"], row["layer"], row["replica"], *numbers])
                 verdict = "accepted" if row["accepted"] else "rejected"
                 decisions[-1] += [verdict, round(row["weight"], 4), round(row["clip"], 4)]
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "runs.csv").write_text(csv_text(["run", "flags", *FIELDS], summaries))
+    (folder / "runs.csv").write_text(csv_text(["run", "flags", *FIELDS, "acted"], summaries))
     for name, head, rows in (
         ("curves", ["run", "block", "without", "losses"], curves),
         ("decisions", ["run", *DECISION], decisions),

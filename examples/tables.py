@@ -53,7 +53,7 @@ def difference(own, base):
 
 def spread(losses):
     values = list(losses.values())
-    return f"{statistics.mean(values):.4f} ± {statistics.stdev(values):.4f}"
+    return f"{statistics.mean(values):.4f}" + (f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else "")
 
 
 def share(part, whole, digits=1):
@@ -101,6 +101,15 @@ def acted(decisions):
         "norms": (min(norms), max(norms)),
         "weights": (min(weights), max(weights)),
     }
+
+
+def acted_together(runs):
+    """Returns what `acted` returns for the decisions of several runs. runs are what it returns for each of them."""
+    together = {key: sum(one[key] for one in runs) for key in ("decisions", "armed", "rejected", "clipped")}
+    together["exchanges"] = max(one["exchanges"] for one in runs)
+    for key in ("norms", "weights"):
+        together[key] = (min(one[key][0] for one in runs), max(one[key][1] for one in runs))
+    return together
 
 
 def parts(results, steps):
@@ -362,6 +371,8 @@ def from_to(values, digits):
 def allowed(own, base):
     """Returns the sentence that the interval of the difference allows. More loss is worse."""
     mean, half = interval(against(own, base))
+    if half is None:
+        return "one seed: no interval"
     low, high = 100 * (mean - half), 100 * (mean + half)
     if low > 0:
         return f"worse, by {low:.1f} to {high:.1f} %"

@@ -159,6 +159,16 @@ class Tables(unittest.TestCase):
             "no difference seen: at most 6.9 % worse, 5.9 % better",
         )
 
+    def test_one_seed_allows_no_sentence(self):
+        self.assertEqual(tables.allowed({1: 1.1}, {1: 1.0, 2: 1.0}), "one seed: no interval")
+        self.assertEqual(tables.spread({1: 1.1}), "1.1000")
+
+    def test_counts_of_runs_together_are_those_of_all_their_decisions(self):
+        found = runs.parse_decisions("\n".join(DECISIONS))
+        first = [one for one in found if one["exchange"] < 2]
+        rest = [one for one in found if one["exchange"] >= 2]
+        self.assertEqual(tables.acted_together([tables.acted(first), tables.acted(rest)]), tables.acted(found))
+
     def test_parts_are_compared_with_none_and_counted(self):
         acted = tables.acted(runs.parse_decisions("\n".join(DECISIONS)))
         base, better = {1: 2.0, 2: 2.0}, {1: 1.0, 2: 1.0}
