@@ -138,7 +138,7 @@ class Job:
     failures: float = _option(parse_frequency, "2e-5", "failures of a rank in an hour; also as 3/day, 1/year", 0, 3600)
     on_loss: str = _option(str, "finish", "finish: the others go on (not ddp, sparseloco, post-local-sgd); fail: the job starts again")
     restart: float = _option(parse_duration, "5min", "from a failure until a whole job trains again")
-    replace: float = _option(parse_duration, "5min", "finish: from a failure until a replacement trains")
+    replace: float = _option(parse_duration, "5min", "finish: from a failure until a replacement has started; the transfer of its state comes on top")
     stall: float = _option(parse_duration, "120ms", "finish: time that the others lose, besides 10 round trips")
     checkpoint_every: float = _option(parse_duration, "10min", "time between checkpoints", 1e-3)
     checkpoint: float = _option(parse_duration, "5s", "time that a checkpoint stops training")
@@ -521,6 +521,12 @@ def _fits(job: Job, model: float, method: float) -> bool:
     return job.memory == 0 or model + method <= job.memory
 
 
+def joining(job: Job, method: Method) -> float:
+    """Seconds for which the state travels to a joining rank, over its own link (docs/edit-replicas.md, docs/acco.md)."""
+    state = 4 * _arrays(job, method) * job.params / job.shards if method.local else 12 * job.params / job.ranks
+    return state / _across(job).rate
+
+
 def availability(job: Job, method: Method, step_s: float) -> float:
     """The share of time that failures and checkpoints leave."""
     every, hourly = job.checkpoint_every, job.failures / 3600
@@ -534,7 +540,7 @@ def availability(job: Job, method: Method, step_s: float) -> float:
     unit = job.shards if method.local else 1
     lost = (_between(job, method) / 2 if method.local else 0.5) * step_s
     stalls = 0.0 if method.alone else hourly * job.ranks * (job.stall + 10 * job.round_trip)
-    return every / (every + job.checkpoint) / (1 + hourly * unit * (job.replace + lost)) / (1 + stalls)
+    return every / (every + job.checkpoint) / (1 + hourly * unit * (job.replace + joining(job, method) + lost)) / (1 + stalls)
 
 
 def estimate(job: Job, name: str) -> Estimate:

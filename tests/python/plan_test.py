@@ -179,6 +179,10 @@ def test_goodput_by_hand():
     assert plan.estimate(job(**rare), "ddp").goodput == pytest.approx(math.exp(-0.05), rel=1e-4)
     # The other replica goes on; each is away for six hours in ten days.
     assert plan.estimate(job(**rare), "edit").goodput == pytest.approx(1 / 1.025, rel=1e-4)
+    # A replacement receives the anchor and the momentum: 8 bytes of each of 8e6 parameters.
+    slow = job(**{**rare, "rate": f"{8 * 8e6 / 6 / 3600}B/s"})
+    assert plan.joining(slow, plan.BY_NAME["edit"]) == pytest.approx(6 * 3600, rel=1e-9)
+    assert plan.availability(slow, plan.BY_NAME["edit"], 0) == pytest.approx(1 / 1.05, rel=1e-4)
     assert plan.estimate(job(**{**rare, "on_loss": "fail"}), "edit").goodput == pytest.approx(math.exp(-0.05), rel=1e-4)
 
 
