@@ -40,7 +40,7 @@ entrain_deb(tools entrain-tools utils "collective communication for training - l
 entrain_deb(trainer entrain-train science "collective communication for training - trainer of small models"
   "This package has entrain-train, which trains a small language model on CPUs by\nEDiT, DiLoCo, ACCO and other methods, so that they can be compared." DEPENDS library)
 entrain_deb(python python3-entrain python "collective communication for training - Python package"
-  "This package has the Python package entrain, for arrays of NumPy, PyTorch and\nJAX, with EDiT, A-EDiT and ACCO for PyTorch." DEPENDS library)
+  "This package has the Python package entrain, for arrays of NumPy, PyTorch and\nJAX, with EDiT, A-EDiT and ACCO for PyTorch. entrain-top shows which rank waits\nfor which, and entrain-plan estimates what a method costs on a cluster." DEPENDS library)
 
 # What is in packages only.
 set(documents ${CMAKE_INSTALL_DATADIR}/doc)
@@ -52,6 +52,12 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/python/entrain DESTINATION lib/python3/d
         FILES_MATCHING PATTERN "*.py" PATTERN "py.typed" PATTERN "__pycache__" EXCLUDE)
 configure_file(${folder}/METADATA.in ${work}/METADATA @ONLY)
 install(FILES ${work}/METADATA DESTINATION lib/python3/dist-packages/entrain-${PROJECT_VERSION}.dist-info COMPONENT python)
+foreach(page IN ITEMS "entrain-top;show the ranks of this host, and who waits for whom" "entrain-plan;estimate what training methods cost on a cluster")
+  list(GET page 0 program)
+  list(GET page 1 description)
+  install(PROGRAMS ${folder}/${program} DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT python)
+  entrain_manual_page(${program} python ${description} ${folder}/${program} entrain)
+endforeach()
 # The programs contain header libraries, whose licences ask for their text.
 foreach(library IN ITEMS libcli11-dev nlohmann-json3-dev)
   foreach(component IN ITEMS tools trainer)

@@ -8,6 +8,24 @@ set(zsh_folder site-functions)
 if(ENTRAIN_DEBS)
   set(zsh_folder vendor-completions)
 endif()
+
+# entrain_manual_page(PROGRAM COMPONENT DESCRIPTION COMMAND DEPENDS...): makes and installs the page of what COMMAND starts. A program in
+# Python finds the package and the library of this build.
+function(entrain_manual_page program component description command)
+  if(NOT ENTRAIN_HELP2MAN OR CMAKE_CROSSCOMPILING OR ENTRAIN_SANITIZE)
+    return()
+  endif()
+  set(page ${PROJECT_BINARY_DIR}/man/${program}.1.gz)
+  file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/man)
+  set(script ${PROJECT_SOURCE_DIR}/packaging/manual.sh)
+  add_custom_command(OUTPUT ${page} DEPENDS ${ARGN} ${script} VERBATIM
+    COMMAND ${CMAKE_COMMAND} -E env PYTHONPATH=${PROJECT_SOURCE_DIR}/python PYTHONDONTWRITEBYTECODE=1 COLUMNS=80
+            ENTRAIN_LIBRARY=$<TARGET_FILE:entrain> ${script} ${command} ${PROJECT_VERSION} ${description} > ${page})
+  add_custom_target(manual-${program} ALL DEPENDS ${page})
+  add_dependencies(manual manual-${program})
+  install(FILES ${page} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT ${component} OPTIONAL)
+endfunction()
+
 # entrain_manual(PROGRAM COMPONENT DESCRIPTION)
 function(entrain_manual program component description)
   if(NOT TARGET ${program})
@@ -18,16 +36,7 @@ function(entrain_manual program component description)
           COMPONENT ${component} RENAME ${program})
   install(FILES ${shells}/completion.zsh DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/${zsh_folder}
           COMPONENT ${component} RENAME _${program})
-  if(NOT ENTRAIN_HELP2MAN OR CMAKE_CROSSCOMPILING OR ENTRAIN_SANITIZE)
-    return()
-  endif()
-  set(page ${PROJECT_BINARY_DIR}/man/${program}.1.gz)
-  file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/man)
-  add_custom_command(OUTPUT ${page} DEPENDS ${program} ${shells}/manual.sh VERBATIM
-    COMMAND ${shells}/manual.sh $<TARGET_FILE:${program}> ${PROJECT_VERSION} ${description} > ${page})
-  add_custom_target(manual-${program} ALL DEPENDS ${page})
-  add_dependencies(manual manual-${program})
-  install(FILES ${page} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT ${component} OPTIONAL)
+  entrain_manual_page(${program} ${component} ${description} $<TARGET_FILE:${program}> ${program})
 endfunction()
 
 entrain_manual(entrain-run tools "start ranks of a program on this machine")

@@ -94,9 +94,17 @@ echo "debs.sh: README.md's example works on four ranks"
 echo "debs.sh: a Python program works on two ranks"
 for program in entrain-run entrain-perf entrain-train; do
   \$program --help >help
+  [ "\$(\$program --version)" = "\$program \$(dpkg-query -W -f '\${Version}' libentrain1)" ]
   [ -s /usr/share/man/man1/\$program.1.gz ]
 done
 entrain-perf all_reduce -n 2 --transport shm,tcp --max-bytes 4K >perf
+for program in entrain-top entrain-plan; do
+  \$program --help | grep -q "usage: \$program"
+  [ -s /usr/share/man/man1/\$program.1.gz ]
+done
+entrain-plan --params 7B --layers 32 --replicas 8 | grep -q '^Take '
+entrain-run -n 2 -- sh -c 'entrain-perf all_reduce --min-bytes 64M --budget 8 >perf.\$RANK & sleep 3; [ \$RANK = 1 ] || entrain-top --once >top; wait'
+[ "\$(grep -c '^ *[01] .*\(waits\|computes\)' top)" -eq 2 ] || { cat top; exit 1; }
 # As an interactive shell completes "entrain-train --method ed" and "entrain-run --el".
 completed() {
   bash -c 'set +u; . /usr/share/bash-completion/bash_completion; _completion_loader "\$1"; complete -p "\$1" >/dev/null || exit 1

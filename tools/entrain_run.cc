@@ -420,6 +420,7 @@ int Main(int argc, char** argv) {
   CLI::App app(kDescription, "entrain-run");
   app.formatter(std::make_shared<HelpFormatter>());
   app.footer(kFooter);
+  app.set_version_flag("--version", "entrain-run " ENTRAIN_PROGRAM_VERSION, "print the version");
   app.add_option("-n,--ranks", options.ranks, "how many ranks to start")
       ->required()
       ->check(CLI::Range(1, kMostRanks));

@@ -31,5 +31,6 @@ add_executable(entrain-perf
   ${CMAKE_CURRENT_LIST_DIR}/outlet.cc ${CMAKE_CURRENT_LIST_DIR}/rank_process.cc)
 target_link_libraries(entrain-perf
   PRIVATE entrain entrain_flight_page entrain_perf_loop entrain_perf_tune entrain_tuning entrain_transports entrain_device_registry entrain_collectives entrain_net entrain_base CLI11::CLI11 nlohmann_json::nlohmann_json entrain_flags)
+target_compile_definitions(entrain-perf PRIVATE ENTRAIN_PROGRAM_VERSION="${PROJECT_VERSION}")
 # optional: a build of only some targets lacks it
 install(TARGETS entrain-perf RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT tools OPTIONAL)

@@ -585,6 +585,8 @@ Options ParseFlags(std::vector<std::string> words) {
   CLI::App app("Trains a small model over Entrain: a byte-level language model, or digits.",
                "entrain-train");
   app.get_formatter()->column_width(42);
+  app.set_version_flag("--version", "entrain-train " ENTRAIN_PROGRAM_VERSION,
+                       "Print the version and exit");
   FlagGroups groups;
   groups.run = AddRun(&app, &options);
   groups.model = AddModel(&app, &options);
@@ -606,6 +608,8 @@ Options ParseFlags(std::vector<std::string> words) {
     app.parse(words);
   } catch (const CLI::CallForHelp&) {
     throw Error(app.help(), 0);
+  } catch (const CLI::CallForVersion& version) {
+    throw Error(version.what(), 0);
   } catch (const CLI::ParseError& error) {
     throw Error(OneLine(error.what()) + " (--help lists the flags)", kUsageExit);
   }

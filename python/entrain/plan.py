@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import json
 import math
+import os
 import re
 import statistics
 import sys
@@ -720,7 +721,8 @@ def _options_text(texts: Dict[str, str]) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="python -m entrain.plan", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    installed = os.path.basename(sys.argv[0]) == "entrain-plan"
+    parser = _Parser(prog="entrain-plan" if installed else "python -m entrain.plan", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     presets = "; ".join(f"{name}: {_options_text(values)}" for name, values in PRESETS.items())
     parser.add_argument("--preset", choices=PRESETS, help=f"other defaults. {presets}".replace("%", "%%"))
     for field in dataclasses.fields(Job):

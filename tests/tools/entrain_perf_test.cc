@@ -339,6 +339,12 @@ TEST(EntrainPerf, ListsTransportsAndAlgorithms) {
                                HasSubstr("transport tcp"), HasSubstr("algorithm all_reduce:ring")));
 }
 
+TEST(EntrainPerf, TellsItsVersion) {
+  const Ended ended = Perf({"--version"});
+  EXPECT_EQ(ended.code, 0);
+  EXPECT_THAT(ended.out, testing::MatchesRegex("entrain-perf [0-9]+\\.[0-9]+\\.[0-9]+\n"));
+}
+
 TEST(EntrainPerf, EndsTheOthersWhenARankIsKilled) {
   const Call call({ENTRAIN_PERF, "barrier", "-n", "3", "--transport", "shm", "--budget", "3600"});
   ASSERT_TRUE(Becomes([&] { return call.out().find("busbw") != std::string::npos; }));

@@ -565,5 +565,11 @@ TEST(EntrainRun, HelpNamesEveryOption) {
                                HasSubstr("PROGRAM")));
 }
 
+TEST(EntrainRun, TellsItsVersionWithoutRanks) {
+  const Ended ended = Execute({"--version"});
+  EXPECT_EQ(ended.code, 0);
+  EXPECT_THAT(ended.out, testing::MatchesRegex("entrain-run [0-9]+\\.[0-9]+\\.[0-9]+\n"));
+}
+
 }  // namespace
 }  // namespace entrain

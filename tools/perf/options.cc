@@ -342,11 +342,12 @@ std::optional<int> ParseOptions(int argc, char** argv, Options* options) {
   CLI::App app(kDescription, "entrain-perf");
   app.formatter(std::make_shared<HelpFormatter>());
   app.footer(kFooter);
+  app.set_version_flag("--version", "entrain-perf " ENTRAIN_PROGRAM_VERSION, "print the version");
   Declare(app, words, *options);
   try {
     app.parse(argc, argv);
-  } catch (const CLI::CallForHelp& help) {
-    return app.exit(help);
+  } catch (const CLI::Success& asked) {  // for help or the version
+    return app.exit(asked);
   } catch (const CLI::ParseError& error) {
     std::fprintf(stderr, "entrain-perf: %s\n", error.what());
     return kBadUsage;
