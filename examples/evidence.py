@@ -32,9 +32,9 @@ class Size:
 
 
 TINY = Size("0.03M", "--hidden-size 24 --layers 2 --heads 4", 2, 528, 5, (1, 2, 3, 4, 5))
-SMALL = Size("0.1M", "--hidden-size 56 --layers 2 --heads 4", 4, 1056, 25, (1, 2, 3))
-MIDDLE = Size("0.5M", "--hidden-size 112 --layers 3 --heads 4", 8, 2528, 200, (1, 2, 3))
-LARGE = Size("2M", "--hidden-size 224 --layers 3 --heads 8", 16, 4752, 2400, (1, 2, 3))
+SMALL = Size("0.1M", "--hidden-size 56 --layers 2 --heads 4", 4, 1056, 8, (1, 2, 3, 4, 5))
+MIDDLE = Size("0.5M", "--hidden-size 112 --layers 3 --heads 4", 8, 2528, 100, (1, 2, 3))
+LARGE = Size("2M", "--hidden-size 224 --layers 3 --heads 8", 16, 4752, 1200, (1, 2, 3))
 
 # The settings of each kind of method that are tried beside the default.
 SYNCHRONOUS = ("--beta2 0.99", "--weight-decay 0.1")

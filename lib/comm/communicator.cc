@@ -317,6 +317,13 @@ bool Communicator::Drain(Deadline give_up) {
   return std::all_of(works.begin(), works.end(), [&](auto& work) { return work->Wait(give_up); }) &&
          core->Drain(give_up);
 }
+bool Communicator::spans_hosts() const {
+  const std::vector<Member>& members = core_->config().members;
+  const auto elsewhere = [&](const Member& member) {
+    return member.host_id != members.front().host_id;
+  };
+  return std::any_of(members.begin(), members.end(), elsewhere);
+}
 bool Communicator::spans_sites() const {
   return core_->funnel().paths().round_trip_ns > 0;
 }

@@ -189,6 +189,8 @@ class Communicator {
   // Returns how many CPUs this rank can keep busy while the other ranks of its host are busy too: at
   // least 1.
   int cores() const;
+  // Returns true if ranks are on different hosts.
+  bool spans_hosts() const;
   // Returns true if ranks are at distant sites (Paths::sites).
   bool spans_sites() const;
   int rank() const;

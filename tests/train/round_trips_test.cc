@@ -35,6 +35,7 @@ class FarJob : private VirtualJob {
       world_.Start(rank, 0, [this, rank, ranks, body] {
         const MaybeComm comm = Communicator::Create(OptionsOf(rank, ranks, kTimeoutNs));
         if (comm.ok()) {
+          EXPECT_TRUE((*comm)->spans_hosts());
           EXPECT_TRUE((*comm)->spans_sites());
           body(*this, *comm);
         } else {
@@ -176,6 +177,48 @@ TEST(RoundTrips, WhatDoesNotFitInTheMemoryCostsMore) {
   EXPECT_GT(OfEdit(2, 13, options), 6);
   options.in_flight_bytes = 4 * 4000;
   EXPECT_LT(OfEdit(2, 13, options), 6);
+}
+
+// Returns the messages of one synchronous step: the sums of the gradients over replicas, as in ddp and in warm-up.
+double OfSynchronous(const Grid& grid, int layers) {
+  const auto keep = KeepProcess();
+  FarJob job(grid.ranks(), [&](FarJob& self, const std::shared_ptr<Communicator>& comm) {
+    MeshConfig axes;
+    axes.lengths[static_cast<size_t>(Axis::kContext)] = grid.copies;
+    const auto mesh = Mesh::Create(comm, axes);
+    ASSERT_TRUE(mesh.ok()) << mesh.status();
+    ShardConfig shape;
+    shape.layer_counts.assign(static_cast<size_t>(layers), 1000);
+    shape.timeout_ns = kTimeoutNs;
+    Replica replica(*mesh, shape);
+    LayerShards& shards = replica.shards();
+    ASSERT_EQ(shards.SetGradients(GradientScope::kGlobal), absl::OkStatus());
+    for (int step = 0; step < 2; ++step) {
+      ASSERT_EQ(shards.BeginPass(Pass::kBackward), absl::OkStatus());
+      self.Count("step", [&] {
+        for (int layer = layers; layer-- > 0;) {
+          const auto buffer = shards.Gradients(layer);
+          EXPECT_TRUE(buffer.ok()) << buffer.status();
+          std::fill_n(static_cast<float*>(*buffer), 1000, 1.0f + static_cast<float>(layer));
+          EXPECT_EQ(shards.ReduceGradients(layer), absl::OkStatus());
+        }
+        return shards.FinishGradients();
+      });
+      replica.ForEach(replica.grads(), [&](int layer, int64_t, float& value) {
+        EXPECT_EQ(value, 1.0f + static_cast<float>(layer));
+        value = 0;
+      });
+    }
+  });
+  return job.messages["step"];
+}
+
+TEST(RoundTrips, ASynchronousStepTakesOneWhateverTheNumberOfLayers) {
+  for (const int layers : {1, 13, 100}) {
+    EXPECT_LT(OfSynchronous({.replicas = 2}, layers), 1 + kSlack) << layers;
+    EXPECT_LT(OfSynchronous({.replicas = 4}, layers), 2 + kSlack) << layers;
+    EXPECT_LT(OfSynchronous({.replicas = 2, .copies = 2}, layers), 2 + kSlack) << layers;
+  }
 }
 
 // Returns the messages of one update.

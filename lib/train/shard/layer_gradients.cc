@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +12,16 @@
 #include "lib/train/worker/timed_call.h"
 
 namespace entrain {
+
+namespace {
+
+// How many sums over the sync group are under way at a time. Two keep a near link busy. Between
+// distant sites, sums of so many bytes are under way, because one sum does not fill the link. Still
+// more would only use up the time limit of the last one.
+constexpr size_t kNearSums = 2;
+constexpr int64_t kFarBytes = 64 << 20;
+
+}  // namespace
 
 LayerGradients::LayerGradients(const Slab& slab, BufferPool& pool, Comms comms, DType dtype,
                                int64_t timeout_ns)
@@ -22,7 +33,10 @@ LayerGradients::LayerGradients(const Slab& slab, BufferPool& pool, Comms comms, 
       lent_(static_cast<size_t>(slab.layers())),
       given_(static_cast<size_t>(slab.layers()), nullptr),
       jobs_(static_cast<size_t>(slab.layers()), 0),
-      passer_(TimeLimit(timeout_ns, {comms_.shard.get()}), GiveUp()),
+      context_starter_(TimeLimit(timeout_ns, {comms_.shard.get()}), GiveUp()),
+      sync_starter_(
+          TimeLimit(timeout_ns, {comms_.shard.get(), comms_.context.get(), comms_.sync.get()}),
+          GiveUp()),
       worker_(TimeLimit(timeout_ns, {comms_.shard.get(), comms_.context.get(), comms_.sync.get()}),
               GiveUp()) {}
 
@@ -36,7 +50,8 @@ LayerGradients::~LayerGradients() {
         absl::AbortedError("the sharded model was destroyed while gradients were being reduced"));
   }
   worker_.Stop();
-  passer_.Stop();
+  sync_starter_.Stop();
+  context_starter_.Stop();
 }
 
 absl::Status LayerGradients::SetBuffer(int layer, std::byte* buffer) {
@@ -79,20 +94,42 @@ absl::Status LayerGradients::Reduce(int layer, bool global) {
   flight->global = global && comms_.sync != nullptr;
   flight->lent = std::exchange(lent_[at], Lending());
   ENTRAIN_RETURN_IF_ERROR(Annotate(Scatter(*flight), NameOf(*flight)));
-  jobs_[at] = PostLanding(flight);
+  jobs_[at] = PostSums(flight);
   return absl::OkStatus();
 }
 
-// With a context axis, passer_ starts the sum over the context group as soon as the sum over the
-// shard group is over. This sum does not wait until earlier layers have been added.
-uint64_t LayerGradients::PostLanding(const std::shared_ptr<Flight>& flight) {
-  uint64_t passed = 0;
+// The sum over a group starts as soon as the sum before it is over. So it does not wait until
+// earlier layers have been added. On one host no sum over the sync group waits for a network: there
+// the worker that adds starts this sum, so that ranks that share cores need one thread less.
+uint64_t LayerGradients::PostSums(const std::shared_ptr<Flight>& flight) {
+  Worker* starter = nullptr;
+  uint64_t started = 0;
+  const auto post = [&](Worker& next, Sum sum) {
+    started = next.Post([this, flight, sum, starter, started]() -> absl::Status {
+      if (starter != nullptr) {
+        ENTRAIN_RETURN_IF_ERROR(starter->Wait(started));
+      }
+      return Ended(*flight, StartSum(*flight, sum));
+    });
+    starter = &next;
+  };
   if (comms_.context != nullptr) {
-    passed = passer_.Post([this, flight] { return Ended(*flight, PassOn(*flight)); });
+    post(context_starter_, kContext);
   }
-  return worker_.Post([this, flight, passed]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(passed != 0 ? passer_.Wait(passed) : Ended(*flight, PassOn(*flight)));
-    ENTRAIN_RETURN_IF_ERROR(Ended(*flight, Land(*flight)));
+  const bool far = flight->global && (comms_.sync->spans_hosts() || comms_.sync->spans_sites());
+  const bool last = flight->global && !far;
+  if (far) {
+    post(sync_starter_, kSync);
+  }
+  return worker_.Post([this, flight, last, starter, started]() -> absl::Status {
+    if (starter != nullptr) {
+      ENTRAIN_RETURN_IF_ERROR(starter->Wait(started));
+    }
+    if (last) {
+      ENTRAIN_RETURN_IF_ERROR(Ended(*flight, StartSum(*flight, kSync)));
+    }
+    ENTRAIN_RETURN_IF_ERROR(Ended(*flight, Await(*flight)));
+    ENTRAIN_RETURN_IF_ERROR(Ended(*flight, AddToBound(*flight, Own(*flight))));
     pool_.Give(std::move(flight->lent.buffer));
     return absl::OkStatus();
   });
@@ -115,9 +152,9 @@ std::string LayerGradients::NameOf(const Flight& flight) {
 // Waits for the calls, because they use the buffer. If the job was dropped after an error, Abandon
 // has ended the communicators, so the calls end soon.
 LayerGradients::Flight::~Flight() {
-  for (const RefPtr<Work>* work : {&scatter, &context}) {
-    if (*work) {
-      (*work)->Wait(Deadline::Never(), true);
+  for (const RefPtr<Work>& work : sums) {
+    if (work) {
+      work->Wait(Deadline::Never(), true);
     }
   }
 }
@@ -158,45 +195,55 @@ absl::Status LayerGradients::Scatter(Flight& flight) {
   }
   Call call = ReduceScatter(l, flight.data());
   call.options.user_tag = flight.layer;
-  ENTRAIN_ASSIGN_OR_RETURN(flight.scatter, comms_.shard->Start(call));
+  ENTRAIN_ASSIGN_OR_RETURN(flight.sums[kShard], comms_.shard->Start(call));
   return absl::OkStatus();
 }
 
-absl::Status LayerGradients::PassOn(Flight& flight) {
-  if (flight.scatter) {
-    Worker::Doing(absl::StrCat(NameOf(flight), ": the sum within the replica"));
-    flight.scatter->Wait(Deadline::Never(), true);  // the call has a deadline of its own
-    ENTRAIN_RETURN_IF_ERROR(flight.scatter->status());
+// Waits for the sums that have started.
+absl::Status LayerGradients::Await(const Flight& flight) {
+  constexpr const char* kOver[kSums] = {"within the replica", "over the context axis",
+                                        "over replicas"};
+  for (size_t sum = 0; sum < kSums; ++sum) {
+    if (const RefPtr<Work>& work = flight.sums[sum]; work) {
+      Worker::Doing(absl::StrCat(NameOf(flight), ": the sum ", kOver[sum]));
+      work->Wait(Deadline::Never(), true);  // the call has a deadline of its own
+      ENTRAIN_RETURN_IF_ERROR(work->status());
+    }
   }
+  return absl::OkStatus();
+}
+
+absl::Status LayerGradients::StartSum(Flight& flight, Sum sum) {
+  ENTRAIN_RETURN_IF_ERROR(Await(flight));
   const int64_t valid = slab_.layer(flight.layer).valid;  // the same on all ranks of both groups
-  if (comms_.context == nullptr || valid == 0) {
+  if (valid == 0) {
     return absl::OkStatus();
+  }
+  if (sum == kSync) {
+    Worker::Doing(absl::StrCat(NameOf(flight), ": the sums of earlier layers over replicas"));
+    while (!HasRoom(Bytes(flight))) {
+      in_flight_.front().first->Wait(Deadline::Never(), true);
+    }
   }
   Call call = AllReduce(valid, Own(flight));
   call.options.user_tag = flight.layer;
-  ENTRAIN_ASSIGN_OR_RETURN(flight.context, comms_.context->Start(call));
+  Communicator& comm = sum == kSync ? *comms_.sync : *comms_.context;
+  ENTRAIN_ASSIGN_OR_RETURN(flight.sums[sum], comm.Start(call));
+  if (sum == kSync) {
+    in_flight_.emplace_back(flight.sums[sum], Bytes(flight));
+  }
   return absl::OkStatus();
 }
 
-absl::Status LayerGradients::Land(Flight& flight) {
-  std::byte* const own = Own(flight);
-  const int64_t valid = slab_.layer(flight.layer).valid;
-  for (const auto& comm : {comms_.context, flight.global ? comms_.sync : nullptr}) {
-    if (comm == nullptr || valid == 0) {
-      continue;
-    }
-    Worker::Doing(absl::StrCat(NameOf(flight), ": the sum over ",
-                               comm == comms_.sync ? "replicas" : "the context axis"));
-    if (comm == comms_.context && flight.context) {
-      flight.context->Wait(Deadline::Never(), true);  // the call has a deadline of its own
-      ENTRAIN_RETURN_IF_ERROR(flight.context->status());
-      continue;
-    }
-    Call call = AllReduce(valid, own);
-    call.options.user_tag = flight.layer;
-    ENTRAIN_RETURN_IF_ERROR(comm->Run(call));
+// Returns true if a sum of `bytes` bytes may start over the sync group.
+bool LayerGradients::HasRoom(int64_t bytes) {
+  while (!in_flight_.empty() && in_flight_.front().first->done()) {
+    in_flight_.pop_front();
   }
-  return AddToBound(flight, own);
+  const auto add = [](int64_t sum, const auto& one) { return sum + one.second; };
+  return in_flight_.size() < kNearSums ||
+         (comms_.sync->spans_sites() &&
+          std::accumulate(in_flight_.begin(), in_flight_.end(), bytes, add) <= kFarBytes);
 }
 
 absl::Status LayerGradients::AddToBound(const Flight& flight, const std::byte* own) {

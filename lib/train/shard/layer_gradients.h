@@ -1,6 +1,6 @@
 // Lends the caller a buffer for the gradients of each layer. Reduces the buffer over ranks and adds
-// the mean to the caller's gradients. A worker runs the reductions during the rest of the backward
-// pass.
+// the mean to the caller's gradients. Workers run the reductions during the rest of the backward
+// pass. Sums of several layers are under way at the same time.
 //
 //   buffer (M p_l) --reduce-scatter, shard group--> this rank's part (p_l)
 //          --all-reduce, context group--> p_l
@@ -16,6 +16,10 @@
 // Thread safety: one thread at a time.
 #pragma once
 
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <utility>
@@ -75,6 +79,8 @@ class LayerGradients {
     std::byte* data = nullptr;  // null: not lent
     OwnedBuffer buffer;
   };
+  // The sums of a reduction, in order. Each is over the group of this name.
+  enum Sum { kShard, kContext, kSync, kSums };
   // A buffer whose reduction has started.
   struct Flight {
     Flight() = default;
@@ -84,24 +90,27 @@ class LayerGradients {
     int layer = 0;
     bool global = false;
     Lending lent;
-    RefPtr<Work> scatter;  // null: nothing to scatter
-    RefPtr<Work> context;  // the sum over the context group; null: none
+    std::array<RefPtr<Work>, kSums> sums;  // null: not started, or not needed
     std::byte* data() const { return lent.data; }
   };
   absl::AnyInvocable<void(const absl::Status&)> GiveUp();
   static std::string NameOf(const Flight& flight);
   absl::Status Scatter(Flight& flight);
-  uint64_t PostLanding(const std::shared_ptr<Flight>& flight);
+  uint64_t PostSums(const std::shared_ptr<Flight>& flight);
   Call ReduceScatter(const SlabLayer& layer, std::byte* buffer) const;
   Call AllReduce(int64_t count, std::byte* own) const;
   // These functions run on a worker:
-  absl::Status PassOn(Flight& flight);
+  absl::Status Await(const Flight& flight);
+  absl::Status StartSum(Flight& flight, Sum sum);
+  bool HasRoom(int64_t bytes);
   absl::Status Ended(const Flight& flight, const absl::Status& status);
-  absl::Status Land(Flight& flight);
   absl::StatusOr<float*> RoomForFloats(int64_t count, OwnedBuffer* buffer);
   absl::Status AddToBound(const Flight& flight, const std::byte* own);
   void Abandon(const absl::Status& why);
   std::byte* Own(const Flight& flight) const;
+  int64_t Bytes(const Flight& flight) const {
+    return slab_.layer(flight.layer).valid * SizeOf(dtype_);
+  }
 
   const Slab& slab_;
   BufferPool& pool_;
@@ -112,9 +121,11 @@ class LayerGradients {
   std::vector<Lending> lent_;      // by layer
   std::vector<std::byte*> given_;  // by layer: the caller's memory
   std::vector<uint64_t> jobs_;     // by layer: the job of its last reduction; 0: none
+  // Sums over the sync group, and their bytes. Used by the thread that starts these sums.
+  std::deque<std::pair<RefPtr<Work>, int64_t>> in_flight_;
   // The workers are the last members, because their jobs use the other members.
-  Worker passer_;  // starts the sums over the context group
-  Worker worker_;
+  Worker context_starter_, sync_starter_;  // start the sums over these groups
+  Worker worker_;                          // adds the results
 };
 
 }  // namespace entrain
