@@ -52,8 +52,8 @@
  * Output arguments, and the object that `user` points to, are lent until the work is over.
  *
  * done() of entrain_work_notify may call functions of both kinds: those whose name ends in _work, and those with an
- * argument `work`, if this argument is not NULL. For works of both kinds entrain_work_info reports sequence 0, the layer
- * as tag, and the replica's communicator. */
+ * argument `work`, if this argument is not NULL. For works of both kinds entrain_work_info reports sequence 0, the
+ * layer as tag, and the replica's communicator. */
 #ifndef ENTRAIN_TRAIN_H_
 #define ENTRAIN_TRAIN_H_
 
