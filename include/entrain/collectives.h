@@ -33,7 +33,7 @@ typedef struct entrain_call_options_t {
   size_t size;
   int64_t tag;        /* -1: untagged, matched by program order; 0 to 2^20 - 2: matched by this number */
   int64_t timeout_ns; /* deadline of the call; 0: the communicator's default */
-  int32_t wait;       /* ENTRAIN_WAIT_*: how a blocking call waits, and how waits for the work do */
+  int32_t wait;       /* ENTRAIN_WAIT_*: how this call waits, and how entrain_work_wait waits for its work */
   int32_t memory;     /* ENTRAIN_MEMORY_*: the memory of the buffers. A barrier has no buffers and allows only HOST. If
                          one rank uses DEVICE, all ranks must (MISMATCH otherwise). All DEVICE buffers of a communicator
                          must be on one device. Destroy the communicator on all ranks before you free DEVICE buffers.

@@ -204,9 +204,9 @@ ENTRAIN_API entrain_status_t entrain_comm_create(const entrain_comm_config_t* co
  *
  * If ENTRAIN_STORE is not set, one of the ranks serves the store. The first rule that applies determines this rank:
  * - If MASTER_ADDR and MASTER_PORT are set, as by torchrun: rank 0, at MASTER_ADDR on the first free one of eight ports
- *   that follow from MASTER_PORT. They are in ENTRAIN_PORTS, or from 10000 to 28999. MASTER_PORT itself and its
- *   neighbours are left to torch and to other jobs. The other ranks find the store, also if other jobs have some of the
- *   ports.
+ *   that follow from MASTER_PORT. These ports are in ENTRAIN_PORTS, or from 10000 to 28999. MASTER_PORT itself and its
+ *   neighbours are left to torch and to other jobs. The other ranks find the store even if other jobs have some of the
+ *   eight ports.
  * - If the launcher has started all ranks on one host: rank 0. Only processes of the same user can use the store.
  * - In a Slurm step: the first task on the first node of the step.
  * - Otherwise the call returns FAILED_PRECONDITION.
@@ -227,27 +227,27 @@ ENTRAIN_API entrain_status_t entrain_comm_create_from_env(const entrain_comm_con
  * the rank joins no part, and *part becomes NULL. An untagged collective over `comm`. Parts use the connections
  * of `comm`. But the end of one communicator does not end the others.
  *
- * With `work` (collectives.h) the call starts, also in done() of entrain_work_notify; `part` must then be NULL. The
- * work is over when every rank has made the call, and fails if the blocking call would fail. Then
- * entrain_comm_split_finish gives the part. A blocking call on one rank matches a started call on another rank. */
+ * With `work` (collectives.h) the function only starts the call, and `part` must be NULL. A call with `work` is also
+ * allowed in done() of entrain_work_notify. The work is over when every rank has made the call, and fails if the
+ * blocking call would fail. Then entrain_comm_split_finish gives the part. A blocking call on one rank matches a
+ * started call on another rank. */
 ENTRAIN_API entrain_status_t entrain_comm_split(entrain_comm_t* comm, int32_t color, int32_t key,
                                                 entrain_comm_t** part, entrain_work_t** work);
 
-/* Creates a communicator of the same ranks. Calls on `comm` and on the copy never wait for each other. Collective. With
- * `work` as entrain_comm_split: `copy` is NULL, and entrain_comm_split_finish gives the copy. */
+/* Creates a communicator of the same ranks. Calls on `comm` and on the copy never wait for each other. Collective.
+ * `work` is as in entrain_comm_split: if it is not NULL, `copy` must be NULL, and entrain_comm_split_finish gives the
+ * copy. */
 ENTRAIN_API entrain_status_t entrain_comm_duplicate(entrain_comm_t* comm, entrain_comm_t** copy, entrain_work_t** work);
 
 /* Writes to *part the communicator that the work of a split or a duplicate has made. The caller destroys it. *part
- * becomes NULL if the color was
- * -1. Never blocks, but returns IN_PROGRESS until the work is complete. Succeeds once for each work. Later calls return
- * FAILED_PRECONDITION. The caller still frees the work. If the caller frees the work without this call, the library
- * aborts the new communicator as soon as it exists. Calls on the new communicator then return ABORTED on all ranks; the
- * text names this rank. Returns ABORTED if neither the parent nor any other communicator of the same runtime exists any
- * more. */
+ * becomes NULL if the color was -1. Never blocks, but returns IN_PROGRESS until the work is complete. Succeeds once for
+ * each work. Later calls return FAILED_PRECONDITION. The caller still frees the work. If the caller frees the work
+ * without this call, the library aborts the new communicator as soon as it exists. Calls on the new communicator then
+ * return ABORTED on all ranks; the text names this rank. Returns ABORTED if neither the parent nor any other
+ * communicator of the same runtime exists any more. */
 ENTRAIN_API entrain_status_t entrain_comm_split_finish(entrain_work_t* work, entrain_comm_t** part);
 
-/* ---- Growing: other processes join an existing communicator
- * --------------------------------------------------------- */
+/* ---- Growing: other processes join an existing communicator ----------------------------------------------------- */
 
 typedef struct entrain_grow_config_t {
   size_t size;
@@ -306,15 +306,16 @@ static ENTRAIN_INLINE void entrain_join_config_init(entrain_join_config_t* confi
  * - The error of a rank that could not take part for a local reason. The text names the rank.
  * - ABORTED if a rank of `comm` was lost while the ranks compared the results of an attempt; `comm` ends a moment
  *   later.
- * - STALE_GENERATION if this rank did not answer for too long and the other ranks continue without it, or if it does
- *   not know whether they do, because a loss ended `comm` before their decision reached this rank. */
+ * - STALE_GENERATION if this rank did not answer for too long and the other ranks continue without it. Also if this
+ *   rank does not know whether they continue, because a loss ended `comm` before their decision reached this rank. */
 ENTRAIN_API entrain_status_t entrain_comm_grow(entrain_comm_t* comm, const entrain_grow_config_t* config,
                                                entrain_comm_t** grown);
 
 /* Joins the communicator `config->name`: applies in the store and blocks until the ranks of this communicator admit
- * this process (entrain_comm_grow), at most wait_ns. `config` may be NULL. Any thread. *comm belongs to the caller. If
- * the attempt fails because of other processes (a rank has died, or too few newcomers have applied), the call applies
- * again; after a pause of 0.5 to 8 s if the ranks and this process could not reach each other. Errors:
+ * this process (entrain_comm_grow), at most wait_ns. `config` may be NULL. Any thread. *comm belongs to the caller. The
+ * attempt may fail because of other processes: a rank has died, or too few newcomers have applied. Then the call
+ * applies again. If the ranks and this process could not reach each other, it applies again after a pause of 0.5 to 8
+ * s. Errors:
  * - TIMED_OUT after wait_ns. The text states the reason: no communicator of this name has ever called
  *   entrain_comm_grow, its ranks have not called it since this process applied, or they have admitted other newcomers.
  * - MISMATCH if algorithms, tuning or determinism differ from those of the ranks. The text names both values.
@@ -324,8 +325,7 @@ ENTRAIN_API entrain_status_t entrain_comm_grow(entrain_comm_t* comm, const entra
  * - PEER_LOST if the store cannot be reached. */
 ENTRAIN_API entrain_status_t entrain_comm_join(const entrain_join_config_t* config, entrain_comm_t** comm);
 
-/* ---- Queries, ends
- * -------------------------------------------------------------------------------------------------- */
+/* ---- Queries, ends ---------------------------------------------------------------------------------------------- */
 
 /* Write the rank of this process, or the number of ranks. All queries of this section are local; any thread. */
 ENTRAIN_API entrain_status_t entrain_comm_rank(const entrain_comm_t* comm, int32_t* rank);
@@ -355,9 +355,10 @@ typedef struct entrain_comm_stats_t {
                               entrain_comm_grow make a communicator whose number is one more than that of `comm`. A part
                               or a duplicate has the number of its parent. Equal on all ranks */
   uint64_t sequence;       /* number of the last untagged collective that this rank has started
-                              (entrain_error_t.sequence); 0 if there is none. Ranks that have started the same calls have the same number. The number is
-                              no count of the caller's calls: the creation of the communicator counts too, and some
-                              calls count several times. So compare it only with the numbers of other ranks */
+                              (entrain_error_t.sequence); 0 if there is none. Ranks that have started the same calls
+                              have the same number. The number is no count of the caller's calls: the creation of the
+                              communicator counts too, and some calls count several times. So compare it only with the
+                              numbers of other ranks */
 } entrain_comm_stats_t;
 static ENTRAIN_INLINE void entrain_comm_stats_init(entrain_comm_stats_t* stats) {
   entrain_struct_init(ENTRAIN_STRUCT_COMM_STATS, stats, sizeof(*stats));
@@ -366,8 +367,8 @@ static ENTRAIN_INLINE void entrain_comm_stats_init(entrain_comm_stats_t* stats) 
 ENTRAIN_API entrain_status_t entrain_comm_stats(const entrain_comm_t* comm, entrain_comm_stats_t* stats);
 
 /* Sets the default deadline, timeout_ns > 0, of calls that this rank starts on the communicator later. Parts and
- * duplicates that are created later inherit the deadline. Objects of train.h keep the deadline that they were created
- * with. Local. */
+ * duplicates that are created later inherit the deadline. An object of train.h keeps the deadline with which it was
+ * created. Local. */
 ENTRAIN_API entrain_status_t entrain_comm_set_timeout(entrain_comm_t* comm, int64_t timeout_ns);
 
 /* Writes to `ranks`, in ascending order, the late ranks of the call that ended the communicator with TIMED_OUT. A rank
@@ -381,8 +382,7 @@ ENTRAIN_API entrain_status_t entrain_comm_late(const entrain_comm_t* comm, int32
  * record of this error to *error; `error` may be NULL. */
 ENTRAIN_API entrain_status_t entrain_comm_error(const entrain_comm_t* comm, entrain_error_t* error);
 
-/* ---- Membership: see docs/elastic.md
- * ------------------------------------------------------------------------------- */
+/* ---- Membership: see docs/elastic.md ---------------------------------------------------------------------------- */
 
 enum { /* entrain_member_t.state */
   ENTRAIN_MEMBER_ALIVE = 0, /* the path to the member works, as far as this rank knows */

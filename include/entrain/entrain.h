@@ -22,16 +22,17 @@
  *    and arrays that they point to. So the caller may free them when the call returns. The only exceptions are fields
  *    whose comments say "lent". docs/versions.md states what later versions may change.
  *  4 Every call that blocks for other ranks has a last argument `work`, or a function entrain_..._work, or a time
- *    limit. With `work` NULL the call blocks. Otherwise it starts, and returns at once: *work belongs to the caller,
- *    who frees it. Buffers and output arguments are lent to the library until entrain_work_test or entrain_work_wait
- *    reports that the call is over. A call that was started cannot be withdrawn: if the work is freed earlier, the call
- *    goes on, and they stay lent until it is over. A function entrain_..._work makes a work that only observes when the
- *    blocking call would return at once; the caller still makes that call (the table in train.h). The calls without any
- *    of these are bounded by a timeout parameter or by the deadline of the communicator. Destroy functions wait for
- *    other ranks only where their comments say so, and then for seconds. The loop that makes progress for the calls of
- *    a runtime is its engine. By default a thread of the library runs this loop. With ENTRAIN_PROGRESS_CALLER, calls
- *    make progress only while some thread is inside entrain_work_test, entrain_work_wait or a blocking call. It is
- *    enough to test any unfinished work: entrain_work_test makes progress for all calls of the runtime.
+ *    limit. With `work` NULL the call blocks. Otherwise the call starts, and returns at once: *work belongs to the
+ *    caller, who frees it. Buffers and output arguments are lent to the library until entrain_work_test or
+ *    entrain_work_wait reports that the call is over. A call that was started cannot be withdrawn. If the work is freed
+ *    earlier, the call continues, and its buffers and output arguments stay lent until it is over. A function
+ *    entrain_..._work makes a work that only observes: it is over when the blocking call would return at once. The
+ *    caller still makes that call (see the table in train.h). If a call has neither `work` nor such a function, a
+ *    timeout parameter or the deadline of the communicator bounds it. Destroy functions wait for other ranks only where
+ *    their comments say so, and then for seconds. The loop that makes progress for the calls of a runtime is its
+ *    engine. By default a thread of the library runs this loop. With ENTRAIN_PROGRESS_CALLER, calls make progress only
+ *    while some thread is inside entrain_work_test, entrain_work_wait or a blocking call. It is enough to test any
+ *    unfinished work: entrain_work_test makes progress for all calls of the runtime.
  *  5 All ranks of a communicator start its untagged calls in the same order. Calls with a user tag are matched by the
  *    tag and may start in any order. Any thread may call, and the library needs no lock of the caller. But if several
  *    threads make untagged calls on one communicator, the program must give these calls the same order on all ranks.

@@ -60,9 +60,9 @@ typedef struct entrain_optim_config_t {
   int64_t timeout_ns;       /* DEVICE: longest time for which a call of the optimizer, or of WSAM around it,
                                waits for its work. 0 (default): 30 min. After this time the call returns TIMED_OUT. The
                                enqueued work may still take effect, so do not repeat the step. HOST: no effect */
-  const entrain_optim_t* base; /* wsam: the base optimizer, of another kind; may be destroyed before the WSAM
-                               optimizer, which has its memory and its timeout, and the stream that it has now. The
-                               fields above have no effect */
+  const entrain_optim_t* base; /* wsam: the base optimizer, of another kind. The WSAM optimizer takes its memory, its
+                                  timeout and its present stream. The base may be destroyed before the WSAM optimizer.
+                                  The fields above have no effect */
   double rho;               /* wsam: >= 0: length of e; default 0.05 */
   double gamma;             /* wsam: 0 <= gamma < 1; default 0.9. 0: the base optimizer alone; 1/2: SAM */
   double sam_eps;           /* wsam: >= 1e-30, added to the norm; default 1e-12 */
@@ -82,14 +82,14 @@ ENTRAIN_API void entrain_optim_destroy(entrain_optim_t* optim);
 
 /* DEVICE: later calls enqueue their work on `stream`; NULL: the default stream of the device. This function does not
  * make `stream` wait for the previous stream. If earlier work uses the arrays of a call, the caller must make `stream`
- * wait for this work. Existing WSAM optimizers around it keep their stream. No call of the optimizer may run at the
- * same time. HOST: returns FAILED_PRECONDITION. Local. */
+ * wait for this work. If WSAM optimizers have been created with this optimizer as base, they keep their stream. No call
+ * of the optimizer may run at the same time. HOST: returns FAILED_PRECONDITION. Local. */
 ENTRAIN_API entrain_status_t entrain_optim_set_stream(entrain_optim_t* optim, void* stream);
 
 /* Writes to *arrays the number of state arrays that a step needs. Each has as many elements as the parameters. sgd
  * needs 0 or 1 arrays, adamw 2. agd needs m and b, with amsgrad also the largest b, and with win also z. wsam needs
- * those of its base. A checkpoint
- * needs these arrays and `step`, nothing else. The arrays may be given to entrain_edit_add_state unchanged. */
+ * those of its base. A checkpoint needs these arrays and `step`, nothing else. The arrays may be given to
+ * entrain_edit_add_state unchanged. */
 ENTRAIN_API entrain_status_t entrain_optim_state_arrays(const entrain_optim_t* optim, int32_t* arrays);
 
 /* Makes one step over `count` elements, on the calling thread. (For device memory see entrain_optim_config_t.memory.)

@@ -40,19 +40,20 @@
  *   | shard_create, edit_create, acco_create | bounds each collective inside. After TIMED_OUT no object exists,       |
  *   |                                        | and the communicator on which the collective ran has ended             |
  *
- * A work from a function ..._work only observes. To free the work, or to stop waiting for it, changes nothing. The
- * caller still makes the blocking call. This call returns at once if the work is over.
+ * A work from a function ..._work only observes the operation. Nothing changes when you free the work, or stop waiting
+ * for it. The caller still makes the blocking call. This call returns at once if the work is over.
  *
  * With an argument `work` that is not NULL, a thread of the library executes the call. The call cannot be withdrawn,
  * and continues after its work is freed. Until the call is over, no other call may use the object. If the object is an
  * EDiT object, no other call may use its shard or its open states either. Such a call returns FAILED_PRECONDITION. But
- * queries of constants are allowed (shard_layer_info, shard_slab_count, state_count, _info, _find). If the
+ * queries of constants are allowed (shard_layer_info, shard_slab_count, state_count, state_info, state_find). If the
  * object is destroyed, the started call ends with ABORTED, also on the ranks that wait for this rank. Before you
  * destroy an object, make sure that blocking calls on it in other threads have returned. The library copies arguments.
  * Output arguments, and the object that `user` points to, are lent until the work is over.
  *
- * done() of entrain_work_notify may call functions of both kinds, with `work`. For works of both kinds
- * entrain_work_info reports sequence 0, the layer as tag, and the replica's communicator. */
+ * done() of entrain_work_notify may call functions of both kinds: those whose name ends in _work, and those with an
+ * argument `work`, if this argument is not NULL. For works of both kinds entrain_work_info reports sequence 0, the
+ * layer as tag, and the replica's communicator. */
 #ifndef ENTRAIN_TRAIN_H_
 #define ENTRAIN_TRAIN_H_
 
@@ -315,32 +316,40 @@ enum { /* entrain_edit_config_t.outer_optimizer */
   ENTRAIN_OUTER_LION = 4      /* Lion (arXiv 2302.06675): a = (1 - eta lambda) a - eta sign(beta1 m + (1 - beta1) g),
                                  then m = beta2 m + (1 - beta2) g. The state has the moment m instead of b */
 };
-/* For a framework whose parameters lie in memory that the library cannot see (of any accelerator, or in another form):
- * it binds host arrays, and this function copies the parameters of all layers into them. The library calls it in
- * entrain_edit_begin_forward and entrain_edit_leave (on their thread, or with `work` on a thread of the library), once
- * in such a call and only if it reads or changes the parameters, before it does. Steps without an exchange or a merge
- * cost no copy. When the call returns, and then after entrain_edit_wait_layer, the caller copies the arrays back: of
- * the layers that the call has merged (overlap_steps, quorum, leave; copy all), and of the layer for which it has
- * waited. It also copies to the arrays before entrain_edit_save, entrain_edit_load and entrain_edit_open_state, and
- * back after entrain_shard_broadcast, entrain_edit_join, entrain_edit_load and entrain_state_commit. The function must
- * not call this EDiT object. Returns 0 on success. Any other number ends the call on all ranks with ABORTED. */
+/* Copies the parameters of all layers into the bound host arrays. Give this function if the parameters of your
+ * framework lie in memory that the library cannot see (of an accelerator, or in another form).
+ *
+ * The library calls the function inside entrain_edit_begin_forward and entrain_edit_leave, on their thread, or with
+ * `work` on a thread of the library. It calls the function only if it is about to read or change the parameters, and
+ * once in such a call. So steps without an exchange or a merge cost no copy. The caller copies the arrays back to its
+ * own memory at two times:
+ * - After entrain_edit_begin_forward or entrain_edit_leave has returned: the layers that the call has merged (with
+ *   overlap_steps or quorum, and in leave). Copy all layers.
+ * - After entrain_edit_wait_layer has returned: this layer.
+ *
+ * The caller itself copies to the arrays before entrain_edit_save, entrain_edit_load and entrain_edit_open_state. It
+ * copies back after entrain_shard_broadcast, entrain_edit_join, entrain_edit_load and entrain_state_commit. The
+ * function must not call this EDiT object. Returns 0 on success. Any other number ends the call on all ranks with
+ * ABORTED. */
 typedef int32_t (*entrain_edit_fetch_fn)(void* user);
-/* The hyperparameters of an outer step, as a function of its number: `step` counts the outer steps of `layer` from 1,
- * also over checkpoints, and a newcomer goes on with the others' count. On entry *lr and *momentum are outer_lr and
- * outer_momentum; the function may change them, 0 <= *lr, 0 <= *momentum < 1, both finite. A layer may have values of
- * its own, so fragments may too. *momentum must stay 0 if outer_momentum is 0 (there is no momentum then), and is
- * ignored by optimizers other than ENTRAIN_OUTER_SGD. The function must return the same values on all ranks, so they
- * must follow from its arguments; otherwise the next exchange finds the difference (anchor_check). Called by the thread
- * that makes the layer's outer step, before the step; the rules of entrain_outer_step_fn apply. Returns 0 on success.
- * Any other number, or a value out of its range, ends the communicators of this EDiT object on all ranks
- * with ABORTED. */
+/* Changes the hyperparameters of an outer step. `step` counts the outer steps of `layer` from 1. The count continues
+ * after a load, and a newcomer continues the count of the other replicas. On entry *lr is outer_lr and *momentum is
+ * outer_momentum. The function may change both: 0 <= *lr, 0 <= *momentum < 1, both finite. Each layer may have values
+ * of its own, and so may each fragment. If outer_momentum is 0, there is no momentum, and *momentum must stay 0.
+ * Optimizers other than ENTRAIN_OUTER_SGD ignore *momentum. The function must return the same values on all ranks, so
+ * compute them from the arguments alone. If values differ, the next exchange finds the difference (anchor_check). The
+ * thread that makes the layer's outer step calls the function before the step; the rules of entrain_outer_step_fn
+ * apply. Returns 0 on success. Any other number, or a value out of its range, ends the communicators of this EDiT
+ * object on all ranks with ABORTED. */
 typedef int32_t (*entrain_outer_schedule_fn)(void* user, int32_t layer, int64_t step, double* lr, double* momentum);
-/* The length of an interval: H in steps, an integer of at least 1 and of at least overlap_steps, or with use_async tau
- * in seconds, more than 0. Begun after `exchanges` intervals, at `steps` steps since warm-up. EDiT asks for the
- * intervals in order, each once, and on all replicas alike (then again from the first one, after a load or a join); so
- * H must follow from the arguments. A-EDiT may ask several times, and each replica has a tau of its own. Called inside
- * entrain_edit_begin_forward, entrain_edit_leave and entrain_edit_join, on their thread or a thread of the library; it
- * must not call this EDiT object. Another value ends the call with ABORTED on all ranks. */
+/* Returns the length of the next interval. For EDiT this is H in steps: an integer of at least 1 and of at least
+ * overlap_steps. With use_async it is tau in seconds, more than 0. `exchanges` is the number of intervals before this
+ * one, and `steps` is the number of steps since warm-up at its beginning. EDiT asks for the intervals in order, each
+ * once, and in the same way on all replicas. After a load or a join it asks again, from the first interval on. So
+ * compute H from the arguments alone. A-EDiT may ask several times for one interval, and each replica has a tau of its
+ * own. The library calls the function inside entrain_edit_begin_forward, entrain_edit_leave and entrain_edit_join, on
+ * their thread or a thread of the library. The function must not call this EDiT object. A value out of range ends the
+ * call with ABORTED on all ranks. */
 typedef double (*entrain_interval_schedule_fn)(void* user, int64_t exchanges, int64_t steps);
 
 /* The caller's outer step of one layer. Moves this rank's `count` elements of the anchor, in place, in the direction
@@ -564,40 +573,44 @@ typedef struct entrain_edit_config_t {
   int64_t newcomer_warmup;             /* for admit: number of exchanges over which the weight of a newcomer grows, 0 to
                                           1000; k in "Newcomers" below. 0 (default): a newcomer has its full weight at
                                           once */
-  int64_t in_flight_bytes;             /* >= 0; default 64 MiB. Memory of a rank for the deltas that are sent at the same
-                                          time, if the replicas are at distant sites (a round trip of 4 ms or more) and
-                                          `prefetch` is not 0. At least two layers are sent at the same time, as between
-                                          near replicas. To fill a link, it needs the rate of the link times the round
-                                          trip */
-  const char* identity;                /* what makes this run what it is: lines KEY=VALUE, for example the data, the
-                                          seed, the batch size, the learning-rate schedule; up to 64 lines and 4096
-                                          bytes; copied. Compared with the other ranks at creation, and with the members
-                                          when a newcomer joins: MISMATCH, the text names the key (a newcomer of
-                                          another job is refused, the members go on). A checkpoint contains it; a load logs
-                                          a warning with the keys that differ. NULL (default): nothing */
-  double silence;                      /* for on_loss, in seconds, at least 0.1. While a rank waits for others, its
-                                          library asks theirs whether they answer; they answer whatever their programs
-                                          do. A rank that answers nothing for this time is lost: its process is stopped
-                                          or hangs, or its host is cut off. So a pause holds the others for this time,
-                                          not until the deadline. 0 (default): entrain_comm_config_t.silence_ns, else 3
-                                          s with admit, else 30 s. Applies to the communicators of the mesh, too */
+  int64_t in_flight_bytes;             /* >= 0; default 64 MiB. Limits the memory of a rank for the deltas that are sent
+                                          at the same time. Has an effect only if the replicas are at distant sites (a
+                                          round trip of 4 ms or more) and `prefetch` is not 0. At least two layers are
+                                          always sent at the same time, as between near replicas. To fill a link, the
+                                          memory must be the rate of the link times the round trip */
+  const char* identity;                /* describes this run in lines KEY=VALUE, for example the data, the seed, the
+                                          batch size, the learning-rate schedule; up to 64 lines and 4096 bytes; copied.
+                                          The library compares the lines of all ranks at creation, and the lines of a
+                                          newcomer with those of the members. If a line differs, it returns MISMATCH;
+                                          the text names the key. A newcomer of another job is refused in this way, and
+                                          the members continue. A checkpoint contains the lines. A load logs a warning
+                                          with the keys that differ. NULL (default): nothing */
+  double silence;                      /* for on_loss, in seconds, at least 0.1. While a rank waits for other ranks, its
+                                          library asks their libraries whether they answer. A library answers whatever
+                                          its program does. A rank that answers nothing for this time is lost: its
+                                          process is stopped or hangs, or its host is cut off. So such a rank holds the
+                                          others up for this time, and not until the deadline. 0 (default):
+                                          entrain_comm_config_t.silence_ns if it is set, otherwise 3 s with admit and 30
+                                          s without. Applies to the communicators of the mesh, too */
   entrain_edit_fetch_fn fetch;         /* for parameters in memory that the library cannot see; NULL (default): none */
   void* fetch_user;                    /* first argument of fetch; owned by the caller */
   entrain_outer_schedule_fn outer_schedule; /* changes outer_lr and outer_momentum step by step; NULL (default): they stay.
                                           Not with ENTRAIN_OUTER_NONE and ENTRAIN_OUTER_CALLBACK */
   void* outer_schedule_user;           /* first argument of outer_schedule; owned by the caller */
-  entrain_interval_schedule_fn interval_schedule; /* replaces local_sgd_sync_interval or local_sgd_sync_time, which then
-                                          must have their defaults; NULL (default): none. With one fragment, and not
-                                          together with a quorum or round_deadline with overlap_steps */
+  entrain_interval_schedule_fn interval_schedule; /* returns each interval, instead of local_sgd_sync_interval or
+                                                     local_sgd_sync_time, which then must have their defaults. NULL
+                                                     (default): none. Needs one fragment. Refused if overlap_steps is
+                                                     set together with quorum or round_deadline */
   void* interval_schedule_user;        /* first argument of interval_schedule; owned by the caller */
-  int32_t threads;                     /* 0 to 64: threads of this rank that share the passes of an exchange over the
-                                          arrays (norms, deltas, the outer step, merging), with the one that makes the
-                                          exchange. They are the library's, start with the first array of at least
-                                          131072 elements, sleep between passes, and end with the object; outer_step
-                                          and fetch are called where they are with one thread. The bits of all results
-                                          are the same for every number. 0 (default): the CPUs of the host, by affinity
-                                          and cgroup, divided by the ranks of the mesh on it; at most the CPUs of this
-                                          rank, and at most 8 */
+  int32_t threads;                     /* 0 to 64: number of threads of this rank that share the passes of an exchange
+                                          over the arrays (norms, deltas, the outer step, merging). The thread that
+                                          makes the exchange is one of them. The library starts the other threads at the
+                                          first array of at least 131072 elements, and ends them with the object; they
+                                          sleep between passes. outer_step and fetch are called on the same thread as
+                                          without these threads. The bits of all results are the same for every number.
+                                          0 (default): the CPUs of the host, by affinity and cgroup, divided by the
+                                          number of ranks of the mesh on this host; at most the CPUs of this rank, and
+                                          at most 8 */
   int32_t reserved;                    /* must be 0 */
 } entrain_edit_config_t;
 static ENTRAIN_INLINE void entrain_edit_config_init(entrain_edit_config_t* config) {
@@ -607,8 +620,8 @@ static ENTRAIN_INLINE void entrain_edit_config_init(entrain_edit_config_t* confi
 /* ---- Options of EDiT as data, and presets --------------------------------------------------------------------- */
 
 /* The options of EDiT are the fields of entrain_edit_config_t that hold one number each. The functions below describe
- * them, so that programs can make flags, forms or bindings from the descriptions, and those of entrain_acco_config_t in
- * the same way. */
+ * these options, so that programs can make flags, forms or bindings from the descriptions. They describe the options of
+ * entrain_acco_config_t in the same way. */
 enum { /* the methods that have options */
   ENTRAIN_METHOD_EDIT = 0, /* entrain_edit_config_t */
   ENTRAIN_METHOD_ACCO = 1  /* entrain_acco_config_t. Its fields params_dtype, grads_dtype, wire_dtype and memory are not
@@ -650,27 +663,28 @@ ENTRAIN_API entrain_status_t entrain_option(int32_t method, int32_t index, entra
 ENTRAIN_API entrain_status_t entrain_edit_option_matters(const entrain_edit_config_t* config, int32_t index,
                                                          int32_t* matters);
 
-/* Sets the options in *config that make EDiT the published method `name`, with its published hyperparameters where this
- * library has no better ones (docs/training.md). Call it after entrain_edit_config_init. Then the fields of *config
- * are:
+/* Sets the options in *config that make EDiT the published method `name`. The hyperparameters are those of the
+ * publication, or better ones if this library has them (docs/training.md). Call it after entrain_edit_config_init. The
+ * names are:
  *   "edit"              EDiT (arXiv 2412.07210): weights by norms, clipping, anomaly elimination, outer Nesterov SGD; H 16
- *   "a-edit"            the same by time (local_sgd_sync_time)
+ *   "a-edit"            as "edit", but exchanges by time (local_sgd_sync_time)
  *   "diloco"            DiLoCo (arXiv 2311.08105): plain mean, outer Nesterov SGD; H 16
  *   "streaming-diloco"  (arXiv 2501.18512): fragments, one step of overlap, int4
  *   "decoupled-diloco"  (arXiv 2604.21428): fragments in rounds that no replica waits for
  *   "post-local-sgd"    (arXiv 1808.07217): the mean of the parameters; set local_sgd_warmup_steps
- *   "co2"               (arXiv 2401.16265): an exchange behind a whole interval
+ *   "co2"               (arXiv 2401.16265): each exchange runs during the whole next interval
  *   "sparseloco"        (arXiv 2508.15706): 1/64 of the elements in two bits
  *   "published"         the defaults of the published code of EDiT, which are those of entrain_edit_config_init
  *
- * `given`: the names of `count` fields that the caller has set before this call, and that stay. Options of the method
- * that have no effect beside them are left out, so that entrain_edit_create accepts the result. A field that is set
- * after this call also overrides, but may make another one useless, which entrain_edit_create refuses by name.
- * `layers`: the number of layers, for the number of fragments; 0: one fragment. Returns INVALID_ARGUMENT, which lists
- * the names, for another name. Needs no object; any thread. */
+ * `given`: the names of `count` fields that the caller has set before this call; they keep their values. An option of
+ * the method that would have no effect together with these values is left out, so that entrain_edit_create accepts the
+ * result. A field that is set after this call also overrides the method. But it may make another field useless;
+ * entrain_edit_create then refuses that field by name. `layers`: the number of layers, which determines the number of
+ * fragments; 0: one fragment. For an unknown name returns INVALID_ARGUMENT; the text lists the names. Needs no object;
+ * any thread. */
 ENTRAIN_API entrain_status_t entrain_edit_config_preset(entrain_edit_config_t* config, const char* name, int32_t layers,
                                                         const char* const* given, int32_t count);
-/* The number of these methods, and the name of method `index`; "" if there is none. */
+/* Return the number of these methods, and the name of method `index`; "" if there is none. */
 ENTRAIN_API int32_t entrain_edit_preset_count(void);
 ENTRAIN_API const char* entrain_edit_preset_name(int32_t index);
 
@@ -695,14 +709,17 @@ ENTRAIN_API entrain_status_t entrain_edit_create(entrain_mesh_t* mesh, const ent
  * - PEER_LOST if the store cannot be reached. */
 ENTRAIN_API entrain_status_t entrain_edit_join(entrain_mesh_t* mesh, const entrain_edit_config_t* config,
                                                int64_t wait_ns, entrain_edit_t** edit);
-/* Frees the object. With overlap_steps, the other ranks need this rank's part of a round in progress, so the function
- * waits for its end, at most 10 s, or 1 s if the caller has an outer_step or outer_schedule. So ranks that each make
- * the same number of steps may destroy their objects at different times. Then ends an exchange in progress, on all
- * ranks (ABORTED there): a round that has not ended, and at once an exchange for whose layers the caller has not
- * waited. entrain_comm_abort ends all at once. Waits for a running outer step of the caller, at most 1 s. The step may
- * not return within this time, for example because it waits for a lock that the caller of this function holds. Then the
- * step continues on a thread of the library, and the library logs a warning. The object that outer_user points to must
- * stay valid until the step returns. The library keeps the arrays of the step until it returns. */
+/* Frees the object. With overlap_steps, the other ranks need this rank's part of a round in progress. So the function
+ * waits for the end of this round: at most 10 s, or at most 1 s if the caller has an outer_step or outer_schedule. For
+ * this reason ranks that each make the same number of steps may destroy their objects at different times. Then the
+ * function ends an exchange that is still in progress, on all ranks (ABORTED there). Without overlap_steps it does not
+ * wait for an exchange for whose layers the caller has not waited, but ends it at once. entrain_comm_abort ends every
+ * exchange at once.
+ *
+ * The function waits at most 1 s for a running outer step of the caller. The step may not return within this time, for
+ * example because it waits for a lock that the caller of this function holds. Then the step continues on a thread of
+ * the library, and the library logs a warning. The object that outer_user points to must stay valid until the step
+ * returns. The library keeps the arrays of the step until it returns. */
 ENTRAIN_API void entrain_edit_destroy(entrain_edit_t* edit);
 
 /* ---- Steps of EDiT -------------------------------------------------------------------------------------------- */
@@ -784,10 +801,10 @@ ENTRAIN_API void entrain_edit_destroy(entrain_edit_t* edit);
  * contains only its own replica.
  *
  * If a newcomer dies or stops during its admission, the admission fails. This costs the members at most 10 s more than
- * the time for the data of one layer. This time is computed with a quarter of the rate of the first 512 KiB, but with
- * 16 KiB/s at least and 4 MiB/s at most; for the first 512 KiB themselves with 64 KiB/s. If a member is lost during the
- * admission, the newcomers apply again without a call of their caller. The members admit no newcomer at an exchange of
- * entrain_edit_request_sync, or when a replica leaves or wishes to stop. */
+ * the computed time for the data of one layer. The computation takes a quarter of the rate at which the first 512 KiB
+ * came, but at least 16 KiB/s and at most 4 MiB/s. For the first 512 KiB themselves it takes 64 KiB/s. If a member is
+ * lost during the admission, the newcomers apply again without a call of their caller. The members admit no newcomer at
+ * an exchange of entrain_edit_request_sync, or when a replica leaves or wishes to stop. */
 
 /* Rounds that are closed early, with quorum or round_deadline. A round is one exchange. A replica has arrived when
  * entrain_edit_begin_forward has begun the exchange on all ranks of the replica. When a round is closed, the replicas
@@ -806,21 +823,25 @@ ENTRAIN_API void entrain_edit_destroy(entrain_edit_t* edit);
  * needs all of them.
  *
  * Rounds that no replica waits for: overlap_steps together with quorum, round_deadline or both. This is Decoupled
- * DiLoCo (arXiv 2604.21428), without the paper's separate synchroniser: the replicas agree among themselves. Each
- * replica has a clock of its own: it offers a fragment (see fragments) at its own steps W_s + ... + k H, with a copy of
- * its parameters, and trains on. Threads of the library exchange the fragment when all replicas offer it, or when
- * enough of them offer it and the time of grace is over. Replicas that offer it contribute their copies; the others
- * take part with weight zero. The time of grace ends round_deadline after the first offer (0: at once). It also ends
- * when a replica that offers needs the result: overlap_steps of its steps after its offer, less the usual time of a
- * round. So it adapts to the speed of the replicas. entrain_edit_begin_forward merges what has come (overlap_merge) and
- * never waits. A replica that was late for a round takes its result over at its next begin_forward (late). If no round
- * has answered an offer until the fragment is due again, the replica offers it anew, with all its steps. begin_forward
- * sets *syncing to 1 if it has offered a fragment. quorum counts the replicas that train; if fewer are left, all of
- * them are enough.
+ * DiLoCo (arXiv 2604.21428), but without the separate synchroniser of the paper: the replicas agree among themselves.
+ * Each replica has a clock of its own. At its own steps W_s + ... + k H it offers a fragment (see fragments), with a
+ * copy of its parameters, and continues to train. Threads of the library exchange the fragment when all replicas offer
+ * it, or when enough replicas offer it and the time of grace is over. Replicas that offer the fragment contribute their
+ * copies; the other replicas take part with weight zero. The time of grace ends round_deadline after the first offer
+ * (if round_deadline is 0: at once). It also ends when a replica that offers the fragment needs the result:
+ * overlap_steps of its steps after its offer, less the usual time of a round. So the time of grace adapts to the speed
+ * of the replicas.
+ *
+ * entrain_edit_begin_forward never waits. It merges the results that have come (overlap_merge), and sets *syncing to 1
+ * if it has offered a fragment. A replica that was late for a round takes over the result of this round at its next
+ * begin_forward (late). If no round has answered an offer when the fragment is due again, the replica offers the
+ * fragment anew, with all its steps. quorum counts the replicas that train. If fewer replicas are left than the quorum,
+ * a round needs only those that are left.
  * - entrain_edit_request_sync needs all replicas, and begin_forward waits for them, as above. All fragments are
- *   exchanged together. A checkpoint can be saved after it. entrain_edit_leave waits until all replicas leave.
- * - The ranks of a replica merge at the same steps, one step after all of them could. For this they make an all-reduce
- *   of P bytes at each step, and wait for a round under way.
+ *   exchanged together. A checkpoint can be saved after this exchange. entrain_edit_leave waits until all replicas
+ *   leave.
+ * - The ranks of a replica merge at the same step: one step after the results have come on all of them. To agree on
+ *   this, they make an all-reduce of P bytes at each step, and wait for a round under way.
  * - Context and tensor axes, overlap_merge RESTART, anchor_check REPAIR and staleness_penalty are refused.
  *
  * quorum and round_deadline are refused in plain averaging, with use_async, error_feedback or compat, and with
@@ -943,20 +964,22 @@ static ENTRAIN_INLINE void entrain_edit_info_init(entrain_edit_info_t* info) {
 /* Describes the state after the last finished exchange. */
 ENTRAIN_API entrain_status_t entrain_edit_info(const entrain_edit_t* edit, entrain_edit_info_t* info);
 
-/* Reduces `count` elements of `in` over all ranks of the replicas that are not lost, and writes the result to `out`,
- * the same bits on all ranks. For what a run does beside its exchanges: evaluations, reports, decisions. A newcomer
- * takes part from its first exchange on, and needs no other communicator.
+/* Reduces `count` elements of `in` over all ranks of the replicas that are not lost, and writes the result to `out`.
+ * All ranks get the same bits. Use it for the reductions that a run makes beside its exchanges: for evaluations,
+ * reports and decisions. A newcomer takes part from its first exchange on, and needs no other communicator.
  *
- * With ENTRAIN_ON_LOSS_FINISH, a loss does not make the call fail: if some ranks have the result already, all get it,
- * and it still includes the values of the lost rank; otherwise the remaining ranks repeat the call. *rank becomes the
- * number of this rank among those whose values are in the result, and *ranks their number (each may be NULL). So
- * count 0 finds out who is there, for example to divide the batches of an evaluation.
+ * With ENTRAIN_ON_LOSS_FINISH, a loss does not make the call fail. If some ranks have the result already, all remaining
+ * ranks get this result, which includes the values of the lost rank. Otherwise the remaining ranks repeat the call.
+ * *rank becomes the number of this rank among the ranks whose values are in the result, and *ranks becomes the number
+ * of these ranks (each output may be NULL). So a call with count 0 finds out who is there, for example to divide the
+ * batches of an evaluation.
  *
- * `in` and `out` are host memory of at most 64 KiB, and may be the same; the caller keeps them. After an error `out` is
- * unchanged. `op` is a built-in operator. `timeout_ns` limits the whole call (0: the communicators' default).
+ * `in` and `out` are host memory of at most 64 KiB, and may be the same memory; the caller keeps them. After an error
+ * `out` is unchanged. `op` is a built-in operator. `timeout_ns` limits the whole call (0: the communicators' default).
  * Collective over all ranks of all replicas, which must make these calls and saves in the same order; blocks if `work`
- * is NULL. FAILED_PRECONDITION on all ranks, except when an exact checkpoint may be saved (see entrain_edit_save),
- * during the warm-up, and after entrain_edit_leave. INVALID_ARGUMENT on all ranks if count, dtype or op differ. */
+ * is NULL. The call is legal when an exact checkpoint may be saved (see entrain_edit_save), during the warm-up, and
+ * after entrain_edit_leave. At other times all ranks get FAILED_PRECONDITION. If count, dtype or op differ, all ranks
+ * get INVALID_ARGUMENT. */
 ENTRAIN_API entrain_status_t entrain_edit_reduce(entrain_edit_t* edit, const void* in, void* out, size_t count,
                                                  entrain_dtype_t dtype, entrain_op_t op, int64_t timeout_ns,
                                                  int32_t* rank, int32_t* ranks, entrain_work_t** work);
@@ -1067,7 +1090,7 @@ static ENTRAIN_INLINE void entrain_checkpoint_functions_init(entrain_checkpoint_
  *   after a begin_forward that exchanges, and after the waits for all layers.
  * - With use_async, the exact kind also after a rendezvous without an exchange.
  * - With overlap_steps, an exact save of EDiT waits for the exchanges in progress and saves their results, too. So each
- *   of them is merged at its step. The portable kind, and A-EDiT, need an exchange of entrain_edit_request_sync, for
+ *   result is merged at its step. The portable kind, and A-EDiT, need an exchange of entrain_edit_request_sync, for
  *   which the layers wait.
  *
  * A rank can ask all ranks for a save with ENTRAIN_WISH_CHECKPOINT. A replica in entrain_edit_leave
@@ -1075,9 +1098,9 @@ static ENTRAIN_INLINE void entrain_checkpoint_functions_init(entrain_checkpoint_
  *
  * With ENTRAIN_ON_LOSS_FINISH, the remaining ranks finish a save during which a rank is lost, and it succeeds.
  *
- * A run that has begun anew, with neither a load nor a join, never replaces a checkpoint of a later step: that would
- * undo an earlier run, for example if its launcher has started it again without a load. The save returns
- * FAILED_PRECONDITION, which names both steps. `overwrite` permits it.
+ * A run that has begun anew, with neither a load nor a join, never replaces a checkpoint of a later step. Otherwise a
+ * launcher that starts a run again without a load would undo the earlier run. The save returns FAILED_PRECONDITION; the
+ * text names both steps. `overwrite` permits the save.
  *
  * Either all ranks succeed, or all return the error of one rank; the text names the rank and the path. The new
  * checkpoint replaces an older one of the same name in one step, when all data are on the disk. Before this step, and
@@ -1357,14 +1380,14 @@ ENTRAIN_API entrain_status_t entrain_acco_create(entrain_comm_t* comm, const ent
  * results. */
 ENTRAIN_API entrain_status_t entrain_acco_join(entrain_comm_t* comm, const entrain_acco_config_t* config,
                                                int64_t wait_ns, entrain_acco_t** acco);
-/* Frees the channel. The other ranks need this rank's part of a round in progress, so the function waits for the end of
- * this round: at most 10 s, or 1 s if the caller has a step or a schedule, whose functions could wait for the calling
- * thread. Then it ends the round on all ranks (ABORTED there). entrain_comm_abort ends the round at once. So ranks that
- * each make the same number of installs may destroy their channels at different times. Waits at most 1 s for a running
- * step or schedule of the caller, as entrain_edit_destroy does. With ENTRAIN_ADMIT_EXCHANGE rank 0 also waits for the
- * end of a request to the store, at most 0.5 s. If newcomers are being connected at this time, the function waits for
- * the end of this attempt: at most 2 s, or a quarter of timeout_ns if the store does not answer. Does nothing for
- * NULL. */
+/* Frees the channel. The other ranks need this rank's part of a round in progress. So the function waits for the end of
+ * this round: at most 10 s, or at most 1 s if the caller has a step or a schedule, because these could wait for the
+ * calling thread. Then it ends the round on all ranks (ABORTED there). entrain_comm_abort ends the round at once.
+ * Because of this wait, ranks that each make the same number of installs may destroy their channels at different times.
+ * The function waits at most 1 s for a running step or schedule of the caller, as entrain_edit_destroy does. With
+ * ENTRAIN_ADMIT_EXCHANGE rank 0 also waits for the end of a request to the store, at most 0.5 s. If newcomers are being
+ * connected at this time, the function waits for the end of this attempt: at most 2 s, or a quarter of timeout_ns if
+ * the store does not answer. Does nothing for NULL. */
 ENTRAIN_API void entrain_acco_destroy(entrain_acco_t* acco);
 /* Writes the address of the accumulator to *gradients: `count` elements of grads_dtype, zero at first. Only the caller
  * adds to the accumulator. entrain_acco_install clears it when necessary. Lent until the channel is destroyed. */
@@ -1390,10 +1413,10 @@ ENTRAIN_API entrain_status_t entrain_acco_install(entrain_acco_t* acco, int32_t*
  * of the run. A run that loads such a checkpoint continues up to its own limit. */
 ENTRAIN_API entrain_status_t entrain_acco_stop(entrain_acco_t* acco);
 
-/* The state after the last install. After the same number of installs all ranks have the same values, except for
- * `dropped` and the fields from exposed_ns to bytes_held. */
 /* ---- What ACCO knows, and its checkpoints --------------------------------------------------------------------- */
 
+/* The state after the last install. After the same number of installs all ranks have the same values, except for
+ * `dropped` and the fields from exposed_ns to bytes_held. */
 typedef struct entrain_acco_info_t {
   size_t size;
   int64_t rounds;          /* number of rounds installed */

@@ -29,9 +29,9 @@
 extern "C" {
 #endif
 
-/* The result of a call. 0 means success. A positive value is not an error. An error is negative. The digit of its
- * hundreds names the cause: -1xx the caller, -2xx this process, -3xx another process, -4xx a deadline, -5xx a
- * deliberate end, -9xx a defect of this library. */
+/* The result of a call. 0 means success. A positive value is not an error. An error is negative. Its hundreds digit
+ * names the cause: -1xx the caller, -2xx this process, -3xx another process, -4xx a deadline, -5xx a deliberate end,
+ * -9xx a defect of this library. */
 typedef int32_t entrain_status_t;
 enum {
   ENTRAIN_OK = 0,
@@ -167,10 +167,10 @@ enum { /* the structs that begin with a size. ENTRAIN_STRUCT_X is entrain_x_t */
   ENTRAIN_STRUCT_ACCO_INFO = 26
 };
 /* Writes the defaults of the struct `which` (ENTRAIN_STRUCT_*) to `at`, and `bytes` as its `size`. Programs in C call
- * the inline entrain_x_init of the struct, which calls this function; other languages call it with the size of their
- * struct. Writes no byte beyond `bytes`, and zeros to the bytes that this library does not know. Does nothing for NULL,
- * or if `bytes` is too small for the field `size`. For a struct that this library does not know it writes zeros, so
- * that each call refuses it as never initialised. */
+ * the inline entrain_x_init of the struct, which calls this function. Other languages call this function with the size
+ * of their struct. The function writes no byte beyond `bytes`. If the struct has bytes that this library does not know,
+ * they become zero. Does nothing for NULL, or if `bytes` is too small for the field `size`. If this library does not
+ * know the whole struct, the function writes only zeros, so that each call refuses the struct as never initialised. */
 ENTRAIN_API void entrain_struct_init(int32_t which, void* at, size_t bytes);
 
 #ifdef __cplusplus

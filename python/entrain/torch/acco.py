@@ -63,32 +63,35 @@ def _refused(text: str) -> FailedPrecondition:
 
 
 class ACCO:
-    """ACCO (arXiv 2406.02613) around a module; also "dpu", "wp" and "zero1" by `method`. The optimizer's state and
-    f32 masters are sharded over the ranks, and the library's optimizer makes the steps.
+    """ACCO (arXiv 2406.02613) around a module; `method` also takes "dpu", "wp" and "zero1". The optimizer's state and f32 masters are
+    sharded over the ranks, and the library's optimizer makes the steps.
 
-    The constructor is collective over `comm`. It moves the parameters that require gradients into one flat array; the
-    Parameter objects, their names and shapes stay. It copies the parameters and buffers of rank 0 to all ranks. From
-    then on a backward pass adds gradients to the channel's accumulator and leaves `param.grad` at None.
+    The constructor is collective over `comm`. It moves the parameters that require gradients into one flat array for each of their
+    types; the Parameter objects, their names and shapes stay. It copies the parameters and buffers of rank 0 to all ranks. From then
+    on a backward pass adds gradients to the channel's accumulator and leaves `param.grad` at None.
 
-    model      a module on one device, without DTensors among its trained parameters. If these are all f32 or all bf16, the channel
-               has their type. If they have several types, or are f16, the channel has a twin of them in f32 in host memory, gradients
-               are added in f32, and an install rounds each value to its parameter's type. On an accelerator the exchange and the
-               optimizer work on the host: each round costs one copy of the gradients and one of the parameters
-    optimizer  "adamw", "sgd" or "agd", an entrain.Optim, or a torch.optim.AdamW or SGD. A torch optimizer gives its
-               options and parameter groups (weight decay, betas and relative learning rates may differ by group) and is
-               not used afterwards (its own step is refused); its first group's lr is then the default of `lr`. Gradients never lie in
-               param.grad, so torch's clip_grad_norm_ and clip_grad_value_ are refused while ACCO has the parameters: set clip_norm, and
-               read acco.info.grad_norm. A torch.amp.GradScaler is refused, too
-    scheduler  of torch.optim.lr_scheduler, made on `optimizer` and not stepped yet, or a function that makes one on the optimizer that
-               it is given. ACCO makes its steps, one for each commit, so its own step is refused. A rate follows from the number of the
-               commit, so acco.load brings the rate, and the scheduler needs no checkpoint; get_last_lr() and the groups' lr tell the
-               next commit's rate. It must keep the ratios between the groups' rates. In place of lr, min_lr and the schedule options
+    model      a module on one device, without DTensors among its trained parameters. If the trained parameters are all f32 or all
+               bf16, the channel has their type. If they have several types, or are f16, the channel has a copy of them in f32 in host
+               memory, the twin: gradients are added in f32, and an install rounds each value to its parameter's type. On an
+               accelerator the exchange and the optimizer work on the host: each round costs one copy of the gradients and one of the
+               parameters
+    optimizer  "adamw", "sgd" or "agd", an entrain.Optim, or a torch.optim.AdamW or SGD. A torch optimizer gives its options and
+               parameter groups: weight decay, betas and relative learning rates may differ by group. It is not used afterwards, and
+               its own step is refused. The lr of its first group is then the default of `lr`. Gradients never lie in param.grad. So
+               torch's clip_grad_norm_ and clip_grad_value_ are refused while ACCO has the parameters: set clip_norm, and read
+               acco.info.grad_norm. A torch.amp.GradScaler is refused, too
+    scheduler  a scheduler of torch.optim.lr_scheduler that was made on `optimizer` and has made no step, or a function that makes one
+               on the optimizer that it is given. ACCO makes the scheduler's steps, one for each commit, so its own step is refused. A
+               rate follows from the number of the commit. So acco.load restores the rate, and the scheduler needs no checkpoint;
+               get_last_lr() and the groups' lr tell the next commit's rate. The scheduler must keep the ratios between the groups'
+               rates. It replaces lr, min_lr and the schedule options
     comm       all ranks; None: Comm.from_env(), which close() then closes. With join: None, or a communicator of this
                process alone
-    staging    True: such copies also for parameters on the CPU; None: where they are needed
-    options    those of entrain.ACCO: method, lr, min_lr, schedule_*, limit, clip_norm, warmup_rounds, ... With join the model must have
-               the frozen parameters that the other ranks have, because these do not send them. After its first round one of them sends
-               it its buffers, for at most 60 s and half of `timeout`. If that fails, both go on, and a warning says so
+    staging    True: makes such a copy also for parameters on the CPU; None: makes it only where it is needed
+    options    those of entrain.ACCO: method, lr, min_lr, schedule_*, limit, clip_norm, warmup_rounds, ... With join the model must
+               have the same frozen parameters as on the other ranks, because these do not send them. After the joining rank's first
+               round, one of the other ranks sends it its buffers, for at most 60 s, and at most half of `timeout`. If that fails, both
+               ranks continue, and a warning says so
 
     The loss of a micro-batch must be a mean over the micro-batch. A step's gradient is the mean over the micro-batches
     of all ranks. Thread safety: one thread at a time. `step` raises the failures of other ranks."""
@@ -359,9 +362,9 @@ class ACCO:
         return [(part, self._host[first:first + part.numel()]) for _, first, part in self._places]
 
     def report_to(self, sink: Sink) -> None:
-        """Tells the figures of `info` (as_dict) after each round: to a SummaryWriter of torch.utils.tensorboard, to a run of W&B
-        (wandb.init()), or to a function of the figures and the commit. Names begin with "entrain/". Local. The logger "entrain"
-        tells rounds and joins (INFO) and losses (WARNING), and torch.profiler shows the range entrain::install."""
+        """Reports the figures of `info` (as_dict) after each round. `sink` is a SummaryWriter of torch.utils.tensorboard, a run of W&B
+        (wandb.init()), or a function that gets the figures and the commit. Names begin with "entrain/". Local. Without this call, the
+        logger "entrain" also has rounds and joins (INFO) and losses (WARNING), and torch.profiler shows the range entrain::install."""
         self._reports.add(sink)
 
     def stop(self) -> None:
@@ -370,13 +373,13 @@ class ACCO:
 
     def save(self, directory: "str | os.PathLike[str]", name: str = "local_sgd_ckpt", *, exact: bool = True,
              one_file: bool = True, keep: Optional[int] = None, overwrite: bool = False) -> None:
-        """Saves `directory`/`name`.ckpt: masters, the optimizer's arrays and counts. exact: also the gradients that were added
-        and not committed, so that the run continues bit for bit with the same ranks. Otherwise other numbers of ranks can
-        continue from it. one_file: rank 0 writes everything. Otherwise each rank writes a file of its own. keep: then
-        removes all checkpoints of the directory but this number of newest ones (see entrain.checkpoints_in). A run that
-        has begun anew never replaces a checkpoint of a later commit (FailedPrecondition), unless overwrite is set. Buffers,
-        positions in the data and random numbers belong to the program: channel.add_state puts them into the same file. Call it
-        between a `step` that installed and the next backward pass, on all ranks at the same commit. Collective; blocks."""
+        """Saves `directory`/`name`.ckpt: masters, the optimizer's arrays and counts. If `exact`, the checkpoint also has the gradients
+        that were added and not committed, so that the run continues bit for bit with the same ranks. Otherwise another number of ranks
+        can continue from it. If `one_file`, rank 0 writes everything. Otherwise each rank writes a file of its own. `keep`: after the
+        save, only this number of newest checkpoints stays in the directory (see entrain.checkpoints_in). A run that has begun anew
+        never replaces a checkpoint of a later commit (FailedPrecondition), unless `overwrite` is set. Buffers, positions in the data
+        and random numbers belong to the program: channel.add_state puts them into the same file. Call `save` between a `step` that
+        installed and the next backward pass, on all ranks at the same commit. Collective; blocks."""
         check_keep("save", keep)
         self._channel.save(os.fspath(directory), name, kind="exact" if exact else "portable", one_file=one_file, overwrite=overwrite)
         if keep is not None and self._channel.reduce([]).rank == 0:
@@ -389,8 +392,8 @@ class ACCO:
         self.finished = bool(self._channel.info().finished)
 
     def resume(self, directory: "str | os.PathLike[str]", *, exact: bool = True) -> Optional[str]:
-        """Continues from the newest checkpoint of `save` in the directory that is whole, and returns its name; None: there is
-        none, and the run begins. See EDiT.resume. Collective; blocks."""
+        """Continues from the newest whole checkpoint of `save` in the directory, and returns its name. Returns None if there is none;
+        the run then begins. See EDiT.resume. Collective; blocks."""
         return resume_from(self.comm, directory, lambda name: self.load(directory, name, exact=exact))
 
     def state_dict(self, *, exact: bool = True) -> Dict[str, Tensor]:

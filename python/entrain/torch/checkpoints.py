@@ -29,25 +29,27 @@ _FILE = re.compile(r"(?P<of>step-\d+)_(?P<rank>\d{4,})_(?P<token>[0-9a-f]{8})\.p
 
 
 class Checkpoints:
-    """Saves a job at the replicas' exchanges, and resumes it. A job of the same replicas continues with the bits of one that was
-    not interrupted. With another number of replicas each takes the optimizer's state of a replica that was there, so none begins
-    cold.
+    """Saves a job at the replicas' exchanges, and resumes it. If the job continues with the same replicas, it has the bits of a job
+    that was not interrupted. With another number of replicas, each replica takes the optimizer's state of a saved replica, so no
+    replica begins without such a state.
 
-    edit        the EDiT or AEDiT object; not with quorum or round_deadline, whose replicas do not come together. With overlap_steps
-                not with admit
-    directory   seen by all ranks. Its checkpoints are named step-STEPS: NAME.ckpt, which EDiT.save writes (in warm-up a text), and
-                beside it a file for each rank. NAME.ckpt is written last, so a checkpoint is whole or absent
-    every       a save is wished after this number of steps since the last one; 0: only `save` and `save_soon` save
+    edit        the EDiT or AEDiT object. Not with quorum or round_deadline, because then replicas do not come together at an exchange.
+                With overlap_steps not with admit
+    directory   a directory that all ranks see. Checkpoints are named step-STEPS. A checkpoint is a file NAME.ckpt, which EDiT.save
+                writes (in warm-up a text file), and beside it a file for each rank. NAME.ckpt is written last, so a checkpoint is
+                whole or absent
+    every       asks for a save when the number of steps has passed a multiple of this number; 0: only `save` and `save_soon` save
     keep        the number of checkpoints that stay; None: all
-    states      objects with state_dict and load_state_dict, by name, that any replica may take over from another one, as
+    states      objects with state_dict and load_state_dict, by name, whose state any replica may take over from another one, such as
                 learning-rate schedulers. The inner optimizer is always among them, as "optimizer"
-    data        such objects that belong to a replica's number, as data loaders (StatefulDataLoader) or samplers. With another number
-                of replicas they stay as they are, and a warning says so: place them by the steps that `resume` returns
-    overwrite   removes the checkpoints of an earlier run at the first save. Otherwise a run that has not called `resume` refuses to
+    data        such objects whose state belongs to a replica's number, such as data loaders (StatefulDataLoader) or samplers. With
+                another number of replicas they stay as they are, and a warning says so: set their position by the steps that `resume`
+                returns
+    overwrite   removes the checkpoints of an earlier run at the first save. Without it, a run that has not called `resume` refuses to
                 save into a directory with checkpoints
 
-    Saved besides: buffers, and the states of torch's random number generators (not NumPy's and Python's: give them in `data`).
-    Frozen parameters are not saved. Thread safety: one thread, that of `edit`."""
+    The files also have the buffers and the states of torch's random number generators. They do not have the generators of NumPy and
+    Python: give these in `data`. Frozen parameters are not saved. Thread safety: one thread, that of `edit`."""
 
     def __init__(self, edit: EDiT, directory: "str | os.PathLike[str]", *, every: int = 0, keep: Optional[int] = None,
                  states: Optional[Mapping[str, Any]] = None, data: Optional[Mapping[str, Any]] = None, overwrite: bool = False) -> None:
@@ -80,9 +82,9 @@ class Checkpoints:
     # ---- saving --------------------------------------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Must be called at the end of each step, after optimizer.step() and the scheduler's, on all ranks. Begins the next step
+        """Must be called at the end of each step, after optimizer.step() and the scheduler's step, on all ranks. Begins the next step
         (begin_step), and saves if a save is due and the replicas exchange. In warm-up saves at once. Returns whether it saved. An
-        exchange may go on when it returns: forward passes and state_dict of the model wait for it. Collective."""
+        exchange may still run when the call returns; forward passes and state_dict of the model wait for it. Collective."""
         edit = self._edit
         edit._end_skipped_step()
         info = edit.info
@@ -103,16 +105,16 @@ class Checkpoints:
         return due
 
     def save_soon(self) -> None:
-        """Asks all ranks to save at the next exchange, in their `step`; for example after a signal that the machine will go. Not in
-        warm-up, where replicas do not exchange, and not with overlap_steps. Local; any rank."""
+        """Asks all ranks to save at the next exchange, in their `step`; for example after a signal that the machine will be taken
+        away. Refused in warm-up, where replicas do not exchange, and with overlap_steps. Local; any rank."""
         if self._edit.info.in_warmup:
             raise _misplaced("save_soon: in warm-up no exchange tells the other ranks; call save on all ranks, or set every")
         self._edit.wish_checkpoint()
 
     def save(self, directory: "str | os.PathLike[str] | None" = None) -> str:
-        """Saves now, between a step and the next forward pass, and returns the checkpoint's name. Away from an exchange the replicas
-        exchange first (synchronize), so the run continues otherwise than without this call. directory: from now on, in place of the
-        constructor's. Collective; blocks."""
+        """Saves now, between a step and the next forward pass, and returns the checkpoint's name. If no exchange is due here, the
+        replicas exchange first (synchronize). So the run then continues with other values than without this call. `directory` replaces
+        the constructor's from now on. Collective; blocks."""
         edit = self._edit
         self._directory = self._directory if directory is None else os.fspath(directory)
         edit._end_skipped_step()
@@ -218,9 +220,9 @@ class Checkpoints:
     # ---- resuming --------------------------------------------------------------------------------------------------------------
 
     def resume(self, directory: "str | os.PathLike[str] | None" = None) -> int:
-        """Continues from the newest checkpoint that is whole, and returns the number of steps that this replica has made; 0: there is
-        no checkpoint, and the run begins. A newcomer (join) has nothing to resume. Call it before the first step. directory: as in
-        `save`. Collective; blocks. On an error some objects of `states` and `data` may have changed."""
+        """Continues from the newest whole checkpoint, and returns the number of steps that this replica has made. Returns 0 if there
+        is no checkpoint; the run then begins. A newcomer (join) has nothing to resume. Call it before the first step. `directory` is
+        as in `save`. Collective; blocks. After an error some objects of `states` and `data` may have changed."""
         edit = self._edit
         self._directory = self._directory if directory is None else os.fspath(directory)
         if edit._joined:

@@ -47,78 +47,77 @@ class EDiT:
     """EDiT (arXiv 2412.07210) around a module and its optimizer. A replica is one process, or, for a model that
     fully_shard has sharded, the processes of fully_shard's mesh.
 
-    The constructor is collective over `comm`. It moves the parameters into one flat array per layer; the Parameter
-    objects, their names and shapes stay. It copies the parameters, buffers and frozen parameters of replica 0 to all
-    replicas. From then on
+    The constructor is collective over `comm`. It moves the parameters into one flat array per layer; the Parameter objects, their
+    names and shapes stay. It copies the parameters, buffers and frozen parameters of replica 0 to all replicas. From then on
 
-    - the first forward pass of a step, in training mode with gradients enabled, begins an exchange when one is due, and
-      each layer waits for its part of the exchange before its own forward pass. At the beginning wait the layers whose
-      module had no forward pass of its own in some pass and, with fully_shard, all, because its gathers run ahead;
-    - a backward pass averages gradients over all replicas while warm-up lasts, layer by layer during the rest of the
-      pass;
-    - optimizer.step() counts a step, whatever the number of forward and backward passes before it. A step that
-      torch.amp.GradScaler skips counts too, so that all replicas count the same steps, and so does one whose gradients
-      the program clears (to None) before the next forward pass. Do not `record` tokens for it.
+    - the first forward pass of a step, in training mode with gradients enabled, begins an exchange when one is due. Each layer waits
+      for its part of the exchange before its own forward pass. A layer waits at the beginning of the model's forward pass if its
+      module had no forward pass of its own in some earlier pass. With fully_shard all layers wait at the beginning, because
+      fully_shard gathers layers ahead of their forward passes;
+    - a backward pass averages gradients over all replicas while warm-up lasts, layer by layer during the rest of the pass;
+    - optimizer.step() counts a step, whatever the number of forward and backward passes before it. All replicas must count the same
+      steps. So a step that torch.amp.GradScaler skips counts, too, and so does a step whose gradients the program clears (to None)
+      before the next forward pass. Do not `record` tokens for such steps.
 
-    If gradients come without a forward pass of `model` in training mode (model.eval(), another method than forward, a part of the
-    model), optimizer.step() begins the exchange of the next step, and waits for it.
+    Gradients may come without a forward pass of `model` in training mode (after model.eval(), from another method than forward, from a
+    part of the model). Then optimizer.step() begins the exchange of the next step, and waits for it.
 
-    What cannot be right is refused by name: FSDP1, DistributedDataParallel over several replicas, parameters that require
-    gradients later, or lie elsewhere, than when the object was made, replicas that differ when the anchors are made.
+    What cannot be right is refused by name: FSDP1; DistributedDataParallel over several replicas; parameters that require gradients
+    only after the object was made, or have moved to other memory since; replicas that differ when the anchors are made.
 
-    model         a module on any one device, f32, bf16, f16, or of several of these types; after fully_shard, before the first
-                  forward pass. On an accelerator the exchange works on a twin of the parameters in pinned host memory, and so do
-                  anchors and outer state: an exchange costs one copy of the parameters each way, and 8 bytes a parameter of host
-                  memory. Parameters of several types, and f16, have such a twin in f32 on the CPU too; new values are rounded to
-                  each parameter's type
+    model         a module on any one device, f32, bf16, f16, or of several of these types. If it uses fully_shard, before its first
+                  forward pass. On an accelerator the exchange works on a copy of the parameters in pinned host memory, the twin;
+                  anchors and outer state are in host memory, too. An exchange costs one copy of the parameters each way, and 8 bytes
+                  of host memory for each parameter. Parameters of several types, and f16, have such a twin in f32 on the CPU too; new
+                  values are rounded to each parameter's type
     optimizer     steps the model's parameters; any optimizer
     config, options
-                  entrain.EditConfig, and its fields by keyword, which override those in `config`. outer_optim_class
-                  and outer_optim_kwargs: a class of torch.optim, instead of outer_optimizer and outer_*. The
-                  library's own kernels make the steps of SGD and AdamW if the library has all the given options.
-                  torch makes all other steps, one layer at a time, on tensors of the parameters' shapes (this rank's
-                  part, so a replica of several ranks needs an optimizer that is element-wise). torch must then give
-                  equal bits on all machines, and only state_dict saves the state
+                  entrain.EditConfig, and its fields by keyword, which override those in `config`. outer_optim_class and
+                  outer_optim_kwargs: a class of torch.optim and its arguments, instead of outer_optimizer and outer_*. The library's
+                  own kernels make the steps of SGD and AdamW if the library has all the given options. torch makes all other steps,
+                  one layer at a time, on tensors of the parameters' shapes. These tensors are this rank's part, so for a replica of
+                  several ranks the optimizer must be element-wise. torch must then give equal bits on all machines, and only
+                  state_dict saves the optimizer's state
     outer_scheduler
-                  makes a scheduler of torch.optim.lr_scheduler for the outer optimizer that it is given (of any layer; it has none
-                  of the model's parameters): lambda outer: CosineAnnealingLR(outer, 100). It steps with the outer optimizer, so
-                  its unit is exchanges. Its rates follow from the number of the outer step alone, also after a load and on a
-                  newcomer. For other rules see outer_schedule and interval_schedule of EditConfig
-    min_replicas  with on_loss="finish": with fewer replicas the next step raises FailedPrecondition, instead of going on
+                  a function that makes a scheduler of torch.optim.lr_scheduler on the outer optimizer that it is given: lambda outer:
+                  CosineAnnealingLR(outer, 100). The given optimizer may be that of any layer, and has none of the model's parameters.
+                  The scheduler steps with the outer optimizer, so its unit is exchanges. Its rates follow from the number of the outer
+                  step alone, also after a load and on a newcomer. For other rules see outer_schedule and interval_schedule of
+                  EditConfig
+    min_replicas  with on_loss="finish": if fewer replicas are left, the next step raises FailedPrecondition, instead of continuing
     comm          all processes; None: Comm.from_env(), which close() then closes. The first M ranks are replica 0 and so on
-    mesh          a Mesh over `comm` for a model that is also split by tensor or pipeline stage; the caller closes it. All
-                  stages have the same number of layers, and layer l of all stages is judged and weighted as one. With
-                  stages call begin_step at the beginning of each step. None: only replicas, each sharded as fully_shard
-                  says
+    mesh          a Mesh over `comm` for a model that is also split by tensor or pipeline stage; the caller closes it. All stages have
+                  the same number of layers, and layer l of all stages is judged and weighted as one. With stages call begin_step at
+                  the beginning of each step. None: there are only replicas, and each is sharded as fully_shard says
     replicated    with `mesh`: the parameters that the tensor ranks hold alike, such as norms. The caller sums their
                   gradients. The replicated parameters of a module form a layer of their own
     layers        the modules whose parameters are exchanged together, in the order of the forward pass; None: the modules
                   given to fully_shard, or the children of the largest ModuleList or Sequential. The rest is a layer of its own
-    preset        the published method whose options the given ones override: "edit" (the default of this class), "diloco",
+    preset        the published method that gives the options which are not given here: "edit" (the default of this class), "diloco",
                   "streaming-diloco", "decoupled-diloco", "post-local-sgd", "co2", "sparseloco" (entrain_edit_config_preset in
-                  entrain/train.h says what each is), or "published": the defaults of the published code, which are plain
-                  averaging. With `config` there is none unless it is named
-    staging       True: such a twin also for other parameters; None: only where it is needed
+                  entrain/train.h says what each is), or "published": the defaults of the published code, which are plain averaging.
+                  With `config` no preset applies unless this argument names one
+    staging       True: makes such a twin for all parameters; None: makes it only where it is needed
     exchange_state
-                  names of tensors in the optimizer's state that have the parameters' shapes and are models of their own, such as
-                  ["z"] of schedule-free optimizers. They are exchanged with their parameters, by the same rules: weights and clip
-                  are of both together. All other states stay with their replica
-    join          seconds. This replica joins replicas that train with admit="exchange", for example when it is started
-                  again after a loss. The constructor waits until they take it in, at most so long, and the parameters
-                  become theirs; `info.steps` says at which step they are. At its first exchange it also gets the buffers of a
-                  member, and what hand_over names. Nobody sends frozen parameters: give the model the ones that the others have;
-                  a replica with others is refused. `comm` and `mesh` then have the processes of this replica alone; with comm
-                  None this process is a replica
-    hand_over     with admit: objects with state_dict and load_state_dict, by name, the same on all replicas: {"optimizer":
-                  optimizer, "scheduler": scheduler}. A newcomer with other names is refused. It loads what a member has, at its
-                  first exchange, where both wait for it, at most 20 s for each 4 MiB; until then its optimizer is cold. If that
-                  fails, a warning says so on both, and it goes on without. None: its optimizer begins anew, also then. Not with
-                  overlap_steps, quorum or round_deadline, with which newcomers keep their buffers, too
+                  names of tensors in the optimizer's state that have the parameters' shapes and are models of their own, such as ["z"]
+                  of schedule-free optimizers. They are exchanged together with their parameters: weights and the clip factor
+                  are those of both together. All other states stay with their replica
+    join          seconds. This replica joins replicas that train with admit="exchange", for example when it is started again after a
+                  loss. The constructor waits at most this time until these replicas take it in. It then has their parameters, and
+                  `info.steps` says at which step they are. At its first exchange it also gets the buffers of a member, and the objects
+                  that hand_over names. Nobody sends frozen parameters: give the model the ones that the members have; a replica with
+                  other ones is refused. `comm` and `mesh` then have the processes of this replica alone. With comm None this process
+                  is a replica
+    hand_over     with admit: objects with state_dict and load_state_dict, by name, the same names on all replicas: {"optimizer":
+                  optimizer, "scheduler": scheduler}. A newcomer with other names is refused. At its first exchange a newcomer loads
+                  the state of one member. Both wait for the transfer, at most 20 s for each 4 MiB. Until then the newcomer's optimizer
+                  has no state of the members. If the transfer fails, both warn, and the newcomer continues without it. None: the
+                  newcomer's optimizer begins anew, and is not replaced. Not with overlap_steps, quorum or round_deadline; with these
+                  options newcomers also keep their own buffers
 
-    Thread safety: one thread at a time. The forward pass raises failures of other ranks as entrain.Error. Code that
-    rewrites parameters must write into them (`param.copy_`, load_state_dict without assign); .to() and .data after
-    construction are an error at the next exchange. Buffers, such as the statistics of a batch norm, are not
-    exchanged."""
+    Thread safety: one thread at a time. The forward pass raises failures of other ranks as entrain.Error. Code that rewrites
+    parameters must write into them (`param.copy_`, load_state_dict without assign). If .to() or an assignment to .data moves them
+    after construction, the next exchange raises an error. Buffers, such as the statistics of a batch norm, are not exchanged."""
 
     _preset = "edit"
 
@@ -386,11 +385,11 @@ class EDiT:
             self._ddp = ddp
 
     def begin_step(self) -> bool:
-        """Begins the exchange that is due. Without this call the forward pass begins it. Returns True if state can be saved
-        here, before the forward pass: replicas exchange, or have made their first anchors. Needed for models with pipeline
-        stages: at each step, every stage must make this call before it waits for activations. Otherwise a stage waits in its
-        forward pass for the other stages' part of the exchange. Call it between a step and the next forward pass in training
-        mode. Collective; blocks only with A-EDiT."""
+        """Begins the exchange that is due. Without this call the forward pass begins it. Returns True if state can be saved here,
+        before the forward pass: replicas exchange, or have made their first anchors. A model with pipeline stages needs this call: at
+        each step, every stage must make it before it waits for activations. Otherwise a stage waits in its forward pass for the other
+        stages' part of the exchange. Call it between a step and the next forward pass in training mode. Collective; blocks only with
+        A-EDiT."""
         self._end_skipped_step()
         if self._open and (self._passes or self._computed):
             raise _misplaced("begin_step: the step has begun; it is to come before its first forward pass")
@@ -675,10 +674,10 @@ class EDiT:
         return self._edit.info()
 
     def report_to(self, sink: Sink) -> None:
-        """Tells the figures of `info` (as_dict) after each exchange, at the beginning of the next step: to a SummaryWriter of
-        torch.utils.tensorboard, to a run of W&B (wandb.init()), or to a function of the figures and the step. Names begin with
-        "entrain/". Local; call it on the ranks that shall report. The logger "entrain" tells exchanges and joins (INFO) and
-        losses (WARNING), and torch.profiler shows the ranges entrain::begin, entrain::wait, entrain::leave and, in warm-up,
+        """Reports the figures of `info` (as_dict) after each exchange, at the beginning of the next step. `sink` is a SummaryWriter of
+        torch.utils.tensorboard, a run of W&B (wandb.init()), or a function that gets the figures and the step. Names begin with
+        "entrain/". Local; call it on the ranks that shall report. Without this call, the logger "entrain" also has exchanges and joins
+        (INFO) and losses (WARNING), and torch.profiler shows the ranges entrain::begin, entrain::wait, entrain::leave and, in warm-up,
         entrain::mean."""
         self._reports.add(sink)
 
@@ -715,9 +714,9 @@ class EDiT:
         self._open = self._computed = False
 
     def leave(self) -> None:
-        """A-EDiT, and quorum with overlap_steps: says that this replica has made its last step. Takes part in the others'
-        exchanges until all have left. The parameters are then equal everywhere. Collective over the replica; blocks. No
-        training may follow."""
+        """Says that this replica has made its last step: for A-EDiT, and for quorum with overlap_steps. Takes part in the exchanges of
+        the other replicas until all replicas have left. The parameters are then equal everywhere. Collective over the replica; blocks.
+        This replica must not train afterwards."""
         self._end_skipped_step()
         self._stream.note()
         self._fetched = False
@@ -730,8 +729,8 @@ class EDiT:
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
-        """For passes that belong to the step of another optimizer, as those through a discriminator in the step of the generator: forward
-        and backward passes within the block neither begin nor count a step of this object, and warm-up does not average their
+        """For passes that belong to the step of another optimizer, such as passes through a discriminator in the generator's step.
+        Within the block, forward and backward passes neither begin nor count a step of this object, and warm-up does not average their
         gradients. Clear these gradients before this object's own backward pass."""
         outer, self._elsewhere = self._elsewhere, True
         try:
@@ -781,9 +780,8 @@ class EDiT:
     # the same bits as a run that does not.
 
     def wish_checkpoint(self) -> None:
-        """Asks all ranks to save at the replicas' next exchange, where `checkpoint_due` is then true. Allowed on any
-        rank, at any step, also in warm-up. Not with overlap_steps, where layers wait only for the exchange of
-        synchronize. Local."""
+        """Asks all ranks to save at the replicas' next exchange, where `checkpoint_due` is then true. Allowed on any rank, at any
+        step, also in warm-up. Refused with overlap_steps, because then layers wait only for the exchange of synchronize. Local."""
         if self._overlaps:
             raise _misplaced("wish_checkpoint: with overlap_steps no layer waits for an exchange; call synchronize on all ranks "
                              "and save then")
@@ -837,20 +835,20 @@ class EDiT:
 
     def save(self, directory: "str | os.PathLike[str]", name: str = "local_sgd_ckpt", *, exact: bool = True,
              one_file: bool = True, keep: Optional[int] = None, overwrite: bool = False) -> None:
-        """Saves `directory`/`name`.ckpt: parameters, anchors, outer state, detectors and counts, but not the inner
-        optimizer. The run continues with the bits that it would have without saving. exact: also saves the state of
-        each replica, so that the run continues bit for bit on the same mesh. Otherwise other numbers of replicas can
-        continue from it. one_file: rank 0 writes everything. Otherwise each rank writes a file of its own. keep: then
-        removes all checkpoints of the directory but this number of newest ones (see entrain.checkpoints_in). A run that
-        has begun anew never replaces a checkpoint of a later step (FailedPrecondition), unless overwrite is set.
-        Collective; blocks.
+        """Saves `directory`/`name`.ckpt: parameters, anchors, outer state, detectors and counts, but not the inner optimizer. The run
+        continues with the bits that it would have without saving. If `exact`, the checkpoint also has the state of each replica, so
+        that the run continues bit for bit on the same mesh. Otherwise another number of replicas can continue from it. If `one_file`,
+        rank 0 writes everything. Otherwise each rank writes a file of its own. `keep`: after the save, only this number of newest
+        checkpoints stays in the directory (see entrain.checkpoints_in). A run that has begun anew never replaces a checkpoint of a
+        later step (FailedPrecondition), unless `overwrite` is set. Collective; blocks.
 
         Allowed between a step and the next forward pass, at these places only (otherwise FailedPrecondition):
 
-            EDiT      where an exchange is due, at steps W_s (anchors are made) and W_s + k H. Begins the step as begin_step does,
-                      which says in advance whether it can be saved
+            EDiT      where an exchange is due: at the steps W_s (where the anchors are made) and W_s + k H. The call begins the step
+                      as begin_step does, whose result says in advance whether the state can be saved
             A-EDiT    after begin_step, if checkpoint_due is true; after `leave`, on all ranks
-            both      after synchronize and `load`. With overlap_steps only after these two, except for exact=True of EDiT
+            both      after synchronize and after `load`. With overlap_steps only after these two; but EDiT can save with exact=True
+                      also where an exchange is due
 
         In warm-up there is nothing to save: replicas are equal, so a new run needs only the state of model and
         optimizer, and local_sgd_warmup_steps minus the steps that were made."""
@@ -863,8 +861,8 @@ class EDiT:
             remove_old_checkpoints(directory, keep, name)
 
     def load(self, directory: "str | os.PathLike[str]", name: str = "local_sgd_ckpt", *, exact: bool = True) -> None:
-        """Continues from a checkpoint of `save`; only rank 0 reads. With exact=False, use a new inner optimizer. On
-        an error nothing has changed. Call it between a step and the next forward pass. Collective; blocks."""
+        """Continues from a checkpoint of `save`; only rank 0 reads. With exact=False, use a new inner optimizer. After an error
+        nothing has changed. Call it between a step and the next forward pass. Collective; blocks."""
         self._check_outer("load")
         self._wait_all()
         self._fetch_now()
@@ -876,11 +874,11 @@ class EDiT:
         self._reshard()
 
     def resume(self, directory: "str | os.PathLike[str]", *, exact: bool = True) -> Optional[str]:
-        """Continues from the newest checkpoint of `save` in the directory that is whole, and returns its name. Returns None,
-        and does nothing, if there is none: the run begins. So a program that calls it once, before its first step, may be
-        started again by torchrun, Slurm or Kubernetes at any time. Files of the program's own that belong to the
-        checkpoint, as the optimizer's state, should have its name. A damaged checkpoint is passed over with a warning.
-        With join there is nothing to resume. As `load` otherwise. Collective; blocks."""
+        """Continues from the newest whole checkpoint of `save` in the directory, and returns its name. If there is none, the run
+        begins: the call returns None and does nothing. So torchrun, Slurm or Kubernetes may start a program again at any time if the
+        program calls `resume` once, before its first step. If the program writes files of its own for a checkpoint, such as the
+        optimizer's state, give them the checkpoint's name. A damaged checkpoint is passed over with a warning. With join there is
+        nothing to resume. Otherwise as `load`. Collective; blocks."""
         return resume_from(self.comm, directory, lambda name: self.load(directory, name, exact=exact))
 
     def state_dict(self, *, exact: bool = True) -> Dict[str, Tensor]:
@@ -909,9 +907,9 @@ class EDiT:
         return state if self._outer is None else {**state, **self._outer.state(self._part(), zeros=True)}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Continues from the result of `state_dict`, with equal bits if it was exact; load the inner optimizer's
-        state too. A KeyError names a missing tensor. Call it between a step and the next forward pass. Collective;
-        blocks. All ranks load it, or none."""
+        """Continues from the result of `state_dict`, with equal bits if it was exact. Load the inner optimizer's state, too. A
+        KeyError names a missing tensor. Call it between a step and the next forward pass. All ranks load the state, or none does.
+        Collective; blocks."""
         self._wait_all()
         exact = bool(state["exact"])
         outer = [] if self._outer is None else self._outer.parse(state, self._part())
@@ -965,9 +963,9 @@ class EDiT:
     # ---- ending --------------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Removes the hooks and frees the library's objects. The model keeps its parameters. First waits for an exchange that has
-        begun, at most 10 s, because the other ranks need this rank's part of it (not at the end of a `with` block that an error
-        leaves). A second call does nothing. If only some ranks call it, the next exchange of the other ranks fails."""
+        """Removes the hooks and frees the library's objects. The model keeps its parameters. First waits at most 10 s for an exchange
+        that has begun, because the other ranks need this rank's part of it. (At the end of a `with` block that an error leaves, does
+        not wait.) A second call does nothing. If only some ranks call it, the next exchange of the other ranks fails."""
         end = time.monotonic() + _LAST_ROUND
         with contextlib.suppress(Error):  # of a failed exchange, whose result nobody needs
             for index in range(len(self._layers) if self._exchanging else 0):
@@ -999,8 +997,8 @@ class EDiT:
 
 
 class AEDiT(EDiT):
-    """A-EDiT: as EDiT, with the preset "a-edit": replicas exchange when local_sgd_sync_time seconds have passed, so a slow replica does not
-    delay the others. A replica that ends must call `leave`."""
+    """A-EDiT: as EDiT, with the preset "a-edit". Replicas exchange when local_sgd_sync_time seconds have passed, so a slow replica
+    does not delay the others. A replica that ends must call `leave`."""
 
     _preset = "a-edit"
 
@@ -1018,7 +1016,7 @@ class AEDiT(EDiT):
 
 
 class DiLoCo(EDiT):
-    """DiLoCo (arXiv 2311.08105): as EDiT, with the preset "diloco". All replicas count alike, and nothing is clipped or
+    """DiLoCo (arXiv 2311.08105): as EDiT, with the preset "diloco". All replicas have the same weight, and nothing is clipped or
     rejected."""
 
     _preset = "diloco"

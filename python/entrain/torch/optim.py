@@ -1,6 +1,6 @@
-"""AGD and WSAM as optimizers of PyTorch, with the library's kernels. They work in f32, in place on contiguous f32 parameters on the
-CPU. Other parameters (bf16, f16, strided, on a device) are stepped in f32 copies, and rounded after each step; the state is f32, on
-the CPU."""
+"""AGD and WSAM as optimizers of PyTorch, with the library's kernels. They work in f32. Contiguous f32 parameters on the CPU are
+stepped in place. Other parameters (bf16, f16, strided, on a device) are stepped in f32 copies, and rounded after each step. The
+state is f32, on the CPU."""
 from __future__ import annotations
 
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
@@ -116,10 +116,10 @@ class AGD(_Flat):
     """AGD (arXiv 2312.01658): the preconditioner is the change of the gradient; entrain/optim.h has the rule. Begin
     with a tenth of AdamW's learning rate.
 
-    lr, betas, weight_decay and so on may differ between parameter groups. delta: 1e-14 is usual for transformers.
-    clip: largest quotient of an element, 0: off. decay: "decoupled", "fixed", "coupled". maximize: the loss grows. foreach
-    has no effect: the library's kernels step whole arrays. DTensors of f32 are stepped shard by shard. Parameters without
-    a gradient do not change. f64 and complex parameters are refused (entrain.InvalidArgument)."""
+    lr, betas, weight_decay and so on may differ between parameter groups. delta: 1e-14 is usual for transformers. clip: the largest
+    quotient of an element; 0: no limit. decay: "decoupled", "fixed" or "coupled". maximize: the steps let the loss grow. foreach has
+    no effect, because the library's kernels step whole arrays. DTensors of f32 are stepped shard by shard. Parameters without a
+    gradient do not change. f64 and complex parameters are refused (entrain.InvalidArgument)."""
 
     def __init__(self, params: Any, lr: float = 1e-3, betas: Tuple[float, float] = (0.9, 0.999), delta: float = 1e-5,
                  weight_decay: float = 0.0, clip: float = 0.0, decay: str = "decoupled", amsgrad: bool = False,
@@ -130,7 +130,7 @@ class AGD(_Flat):
 
     @torch.no_grad()
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
-        """Makes one step. `closure` as in every optimizer of PyTorch."""
+        """Makes one step. `closure` is as in every optimizer of PyTorch."""
         loss = None if closure is None else _evaluate(closure)
         for group in self.param_groups:
             optim = self._optim(group)
@@ -154,8 +154,8 @@ class WSAM(_Flat):
     rho       length of e. gamma in [0, 1): 0 is the base optimizer alone, 1/2 SAM
     max_norm  clips both gradients by their norms over all parameters; 0: off
 
-    Each process has its own perturbation (as published). If the backward pass averages gradients over workers, as in
-    the warm-up of EDiT and in DDP, all have the same perturbation. DTensors are refused."""
+    Each process has its own perturbation (as published). But if the backward pass averages gradients over workers, as in the warm-up
+    of EDiT and in DDP, all workers have the same perturbation. DTensors are refused."""
 
     def __init__(self, params: Any, lr: float = 1e-3, base: str = "sgd", *, rho: float = 0.05, gamma: float = 0.9,
                  sam_eps: float = 1e-12, max_norm: float = 0.0, adaptive: bool = False, decouple: bool = True,
