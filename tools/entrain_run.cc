@@ -397,7 +397,7 @@ was restarted. In a restarted process entrain_comm_create_from_env joins the com
 call entrain_comm_grow; they learn of the failure by their calls, and call entrain_comm_shrink. The store is in
 entrain-run, so any rank may fail. Not covered, so that the job ends as without --elastic: a failure while no other running
 rank has its communicator, unless the program sets the key "revives" in the store to say that its restarted ranks continue
-by themselves, as entrain-train does with --save-dir; the failure of a rank with a communicator after another one has exited with 0; and what
+by themselves, as entrain-train does with --save-dir; a failure after another rank has exited with 0, except of a restarted rank that has no communicator yet; and what
 --max-restarts and --min-ranks exclude. Restarted ranks that still wait when all others have finished are ended, and the job
 has succeeded.)";
 

@@ -520,8 +520,8 @@ CLI::App* AddCheckpoints(CLI::App* app, Options* o) {
   group
       ->add_option(
           "--save-every", o->save_every,
-          "number of steps after which the next exchange saves a checkpoint; 0: only at the "
-          "end")
+          "N: the first exchange from each multiple of N steps on saves a checkpoint; 0: only at "
+          "the end")
       ->capture_default_str()
       ->check(Whole(0));
   group

@@ -1,5 +1,5 @@
 // The output of a run: a record per step (--log), one object at the end (--summary), and text on
-// the terminal. This unit only writes; docs/trainer.md explains the numbers.
+// the terminal. This unit only writes; docs/trainer-output.md explains the numbers.
 #pragma once
 
 #include <cstdint>

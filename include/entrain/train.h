@@ -770,8 +770,8 @@ ENTRAIN_API void entrain_edit_destroy(entrain_edit_t* edit);
  * entrain_comm_shrink. A rank that was left out, because it was stopped or too late, gets STALE_GENERATION.
  *
  * Replicas keep their numbers. The groups of the mesh and of the shard do not change. So calls over the sync group fail
- * after the loss: the reduction of gradients in warm-up, and entrain_shard_broadcast. A loss during warm-up, during a
- * save, or during a load ends the run. */
+ * after the loss: the reduction of gradients in warm-up, and entrain_shard_broadcast. A loss during warm-up or during a
+ * load ends the run. After a loss during a save, the survivors finish the save (see entrain_edit_save). */
 
 /* Newcomers, with ENTRAIN_ADMIT_EXCHANGE. The M ranks of a new replica call entrain_edit_join. The first rank of the
  * first replica looks for newcomers in the store before each rendezvous; this costs two requests. After the exchange, a
@@ -1250,7 +1250,7 @@ ENTRAIN_API entrain_status_t entrain_state_commit(entrain_state_t* state, int64_
  * takes part in its next install. A shard is lost if its rank and the next rank, which has the copy, are both lost
  * before the shards are redistributed. All calls then return MISMATCH; the text names the two ranks. Start again from
  * the last checkpoint in this case. A rank that was left out, because it was stopped or too late, gets
- * STALE_GENERATION. A loss during create, save or load is an error. In the last round, install waits until all ranks
+ * STALE_GENERATION. A loss during create or load is an error; after a loss during a save, the survivors finish the save. In the last round, install waits until all ranks
  * have finished this round. With agd, the counters of entrain_optim_info include the steps on the copy. */
 
 enum { /* entrain_acco_config_t.method. A commit is a round whose step changes masters and optimizer state. In each
