@@ -359,6 +359,7 @@ def main() -> None:
     if options.node:
         return node(options.node, options.folder, options.attempt)
     sys.path.insert(0, str(ROOT / "python"))
+    os.environ.setdefault("ENTRAIN_LIBRARY", str(options.build.resolve() / "lib/api/libentrain.so"))
     if options.read:
         rows = list(csv.DictReader(options.read.open()))
         add_predictions(rows, options)

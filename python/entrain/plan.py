@@ -410,10 +410,13 @@ def _ideal(job: Job) -> float:
 def _ddp(job: Job) -> Tuple[float, float, float, float]:
     shard = job.params / job.layers / job.shards
     latency, wire = _across(job).all_reduce(_width(job) * shard)
-    one = latency + wire + (12 * shard / job.memory_rate if job.replicas > 1 else 0.0)
+    passes = 12 * shard / job.memory_rate if job.replicas > 1 else 0.0
+    one = latency + wire + passes
+    together = max(2, _IN_FLIGHT // (_width(job) * shard)) if job.round_trip >= _SITES else 2
+    stage = max(wire, passes, one / together)
     back = (1 - job.forward) * job.step / job.micro_batches / job.layers
     within, sent_within = _gathers(job)
-    exposed = one + (job.layers - 1) * max(0.0, one - back) + within
+    exposed = one + (job.layers - 1) * max(0.0, stage - back) + within
     return job.step + _waits(job, 1), exposed, wire * _across(job).all_to_all * job.layers, sent_within
 
 

@@ -85,7 +85,9 @@ def test_channels_by_hand():
 def test_latency_by_hand():
     # At a site of their own, two replicas sum in one hop or two; all layers travel at once, behind half a round trip of the rendezvous.
     far = dict(round_trip="100ms", rate="8Gbit")
-    assert step("ddp", step="800ms", **far) == pytest.approx(0.8 + 0.054 + 7 * 0.004)  # 54 ms a layer, one after the other; 50 ms of backward
+    assert step("ddp", step="800ms", **far) == pytest.approx(0.8 + 0.054)  # 54 ms a layer, 50 ms of backward; the layers travel together
+    # 90 ms a layer, of which 40 are its bytes; 5 ms of backward.
+    assert step("ddp", step="80ms", round_trip="100ms", rate="800Mbit") == pytest.approx(0.08 + 0.09 + 7 * 0.035)
     assert step("edit", step="800ms", **far) == pytest.approx(0.8 + (0.05 + 0.05 + 0.004 + 128 / 1e9) / 4, rel=1e-6)
 
 
