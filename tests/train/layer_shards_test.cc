@@ -59,11 +59,12 @@ void ExpectWholeLayer(Replica& r, DType dtype, int layer) {
   }
 }
 
-// M, N, ranks along the context axis.
-class Shards : public testing::TestWithParam<std::tuple<int, int, int, DType>> {
+// M, N, ranks along the context axis; whether each replica is on a host of its own.
+class Shards : public testing::TestWithParam<std::tuple<int, int, int, DType, bool>> {
  protected:
   Grid grid() const {
-    return {std::get<0>(GetParam()), std::get<1>(GetParam()), std::get<2>(GetParam())};
+    return {std::get<0>(GetParam()), std::get<1>(GetParam()), std::get<2>(GetParam()),
+            std::get<4>(GetParam())};
   }
   DType dtype() const { return std::get<3>(GetParam()); }
 };
@@ -268,18 +269,27 @@ TEST(LayerShards, ABroadcastComesAfterTheGradientsThatAreUnderWay) {
 }
 
 std::string NameOfGrid(const testing::TestParamInfo<Shards::ParamType>& info) {
-  const auto& [shards, replicas, copies, dtype] = info.param;
-  return absl::StrCat("m", shards, "_n", replicas, "_c", copies, "_", std::string(NameOf(dtype)));
+  const auto& [shards, replicas, copies, dtype, hosts] = info.param;
+  return absl::StrCat("m", shards, "_n", replicas, "_c", copies, "_", std::string(NameOf(dtype)),
+                      hosts ? "_hosts" : "");
 }
 INSTANTIATE_TEST_SUITE_P(All, Shards,
                          testing::Combine(testing::Values(1, 2, 3), testing::Values(1, 2),
                                           testing::Values(1),
-                                          testing::Values(DType::kF32, DType::kBF16)),
+                                          testing::Values(DType::kF32, DType::kBF16),
+                                          testing::Values(false)),
                          NameOfGrid);
 INSTANTIATE_TEST_SUITE_P(Context, Shards,
                          testing::Combine(testing::Values(1, 2), testing::Values(1, 2),
                                           testing::Values(2),
-                                          testing::Values(DType::kF32, DType::kBF16)),
+                                          testing::Values(DType::kF32, DType::kBF16),
+                                          testing::Values(false)),
+                         NameOfGrid);
+
+INSTANTIATE_TEST_SUITE_P(Hosts, Shards,
+                         testing::Combine(testing::Values(1, 2), testing::Values(2, 3),
+                                          testing::Values(1, 2), testing::Values(DType::kF32),
+                                          testing::Values(true)),
                          NameOfGrid);
 
 TEST(LayerShards, LendsTheSlabItselfWhenNothingHasToBeGathered) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
 #include "tests/support/ranks.h"
@@ -161,7 +162,14 @@ std::vector<float> Replica::Anchor() {
 }
 
 void RunMesh(const Grid& grid, const std::function<void(const std::shared_ptr<Mesh>&)>& body) {
-  RunRanks(grid.ranks(), [&](const std::shared_ptr<Communicator>& comm) {
+  RanksOptions options;
+  if (grid.hosts) {
+    options.transports = "tcp";
+    options.host_id = [parts = grid.shards * grid.copies](int rank) {
+      return absl::StrCat("host", rank / parts);
+    };
+  }
+  RunRanks(grid.ranks(), options, [&](const std::shared_ptr<Communicator>& comm) {
     MeshConfig config;
     config.lengths[static_cast<size_t>(Axis::kShard)] = grid.shards;
     config.lengths[static_cast<size_t>(Axis::kContext)] = grid.copies;

@@ -33,6 +33,7 @@ std::vector<NamedOptions> OtherMethods();
 struct Grid {
   int shards = 1, replicas = 1;  // M, N
   int copies = 1;                // ranks along the context axis
+  bool hosts = false;            // each replica is on a host of its own; the ranks use tcp
   int ranks() const { return shards * replicas * copies; }
 };
 
