@@ -74,12 +74,13 @@ def parse_plain(text: str) -> float:
 
 
 def parse_frequency(text: str) -> float:
-    """2e-5, 3/day: times an hour."""
-    count, _, unit = text.partition("/")
+    """2e-5, 3/day, 1/3days: times an hour."""
+    count, _, every = text.partition("/")
     hours = {"": 1.0, "h": 1.0, "hour": 1.0, "day": 24.0, "week": 168.0, "month": 730.0, "year": 8760.0}
-    if unit.strip() not in hours:
-        raise ValueError("is not a number an hour, as 2e-5, 3/day")
-    return _number(count, {"": 1.0}, "2e-5, 3/day") / hours[unit.strip()]
+    found = re.fullmatch(r"\s*([1-9][0-9]*)?\s*([a-z]*?)s?\s*", every)
+    if not found or found[2] not in hours:
+        raise ValueError("is not a number an hour, as 2e-5, 3/day, 1/3days")
+    return _number(count, {"": 1.0}, "2e-5, 3/day, 1/3days") / (int(found[1] or 1) * hours[found[2]])
 
 
 Slow = Tuple[Tuple[int, float], ...]
@@ -117,6 +118,7 @@ class Job:
     spread_between: float = _option(parse_share, "0%", "standard deviation of the replicas' paces: some are always slower", 0, 0.5)
     spread_within: float = _option(parse_share, "0%", "standard deviation of a rank's time from step to step", 0, 0.5)
     forward: float = _option(parse_share, "0.33", "share of a step before its backward pass", 0.01, 0.99)
+    hidden: float = _option(parse_share, "100%", "share of the forward pass behind which an exchange hides; 0 with PyTorch's fully_shard", 0, 1)
     micro_batches: int = _option(parse_count, "1", "micro-batches of a step; ddp reduces gradients in the last one")
     interval: int = _option(parse_count, "16", "H: steps between exchanges")
     synchronous: float = _option(parse_share, "0%", "share of the steps, at the beginning, that are synchronous: local_sgd_warmup_steps", 0, 1)
@@ -136,7 +138,7 @@ class Job:
     memory_rate: float = _option(parse_rate, "30GB/s", "rate at which a rank's passes over arrays read and write")
     pack: float = _option(parse_duration, "3ns", "time to pack a number for the wire (int8, int4, int2 of sparseloco), and again to unpack it")
     sparsify: float = _option(parse_duration, "10ns", "time to choose the numbers that are sent, a number")
-    failures: float = _option(parse_frequency, "2e-5", "failures of a rank in an hour; also as 3/day, 1/year", 0, 3600)
+    failures: float = _option(parse_frequency, "2e-5", "failures of a rank in an hour; also as 3/day, 1/3days, 1/year", 0, 3600)
     on_loss: str = _option(str, "finish", "finish: the others go on (not ddp, sparseloco, post-local-sgd); fail: the job starts again")
     restart: float = _option(parse_duration, "5min", "from a failure until a whole job trains again")
     replace: float = _option(parse_duration, "5min", "finish: from a failure until a replacement has started; the transfer of its state comes on top")
@@ -208,22 +210,24 @@ class Method:
     timed: bool = False  # exchanges after tau
     alone: bool = False  # no replica waits for another
     finishes: bool = True  # on_loss = finish
-    loss: str = ""  # against synchronous training, as docs/choose.md has it; "": not there
+    losses: Dict[str, str] = dataclasses.field(default_factory=dict, hash=False)  # against synchronous training, by settings, as docs/choose.md has them
 
 
 # In the order in which they are taken if they are about as fast; the last two are the last resorts of docs/choose.md.
 METHODS = (
     Method("ddp", local=False, finishes=False), Method("zero1", local=False),
-    Method("acco", local=False, loss="+0.51 % (as many micro-batches in an update as zero1)"),
-    Method("edit", passes=48, loss="+0.22 % (H = 16, 25 % synchronous)"),
-    Method("a-edit", passes=48, timed=True, loss="+0.61 % (25 % synchronous)"),
+    Method("acco", local=False, losses={"as many micro-batches in an update as zero1": "+0.51 %"}),
+    Method("edit", passes=48, losses={"H = 16, 25 % synchronous": "+0.22 %", "H = 8, none synchronous": "+2.80 %",
+                                      "H = 16, none synchronous": "+4.60 %", "H = 32, none synchronous": "+6.17 %",
+                                      "H = 64, none synchronous": "+8.32 %"}),
+    Method("a-edit", passes=48, timed=True, losses={"25 % synchronous": "+0.61 %"}),
     Method("edit+overlap", passes=48, overlap=-1),
-    Method("diloco", loss="+0.31 % (H = 16, 25 % synchronous)"),
-    Method("streaming-diloco", wire="int4", fragments=True, overlap=1, loss="+3.04 % (H = 16, 25 % synchronous)"),
+    Method("diloco", losses={"H = 16, 25 % synchronous": "+0.31 %"}),
+    Method("streaming-diloco", wire="int4", fragments=True, overlap=1, losses={"H = 16, 25 % synchronous": "+3.04 %"}),
     Method("decoupled-diloco", fragments=True, overlap=-2, alone=True),
     Method("sparseloco", outer_arrays=1, wire="int2", density=1 / 64, finishes=False),
-    Method("post-local-sgd", outer_arrays=0, passes=20, wire="f32", finishes=False, loss="+4.18 % (H = 16, 25 % synchronous)"),
-    Method("co2", overlap=-2, loss="+9.39 % (H = 16, 25 % synchronous)"),
+    Method("post-local-sgd", outer_arrays=0, passes=20, wire="f32", finishes=False, losses={"H = 16, 25 % synchronous": "+4.18 %"}),
+    Method("co2", overlap=-2, losses={"H = 16, 25 % synchronous": "+9.39 %"}),
 )
 BY_NAME = {method.name: method for method in METHODS}
 
@@ -376,7 +380,7 @@ def exchange(job: Job, method: Method, fragments: int = 1) -> Exchange:
     passes = (method.passes - 8 - (8 if _arrays(job, method) < method.outer_arrays else 0)) * shard / job.memory_rate
     first = 8 * shard * layers / job.memory_rate + sum(link.half(link.n * (64 + 8 * layers)))  # norms, and the rendezvous
     one = latency + wire + packing + passes
-    ahead = job.forward * job.step / job.micro_batches / job.layers
+    ahead = job.hidden * job.forward * job.step / job.micro_batches / job.layers
     busy = max(wire, packing, passes)
     if job.round_trip >= _SITES:
         stage = max(busy, one / max(2, _IN_FLIGHT // (4 * shard)))
@@ -601,6 +605,20 @@ def _candidates(job: Job) -> List[Tuple[Optional[int], Estimate]]:
     return [(steps, row) for steps, row in rows if not anchored or row.method != "post-local-sgd"]
 
 
+def _loss(job: Job, method: Method, steps: Optional[int]) -> str:
+    """Returns a sentence: what is known of the method's loss at this setting."""
+    against = "zero1" if method.name == "acco" else "ddp"
+    share = "none synchronous" if job.synchronous == 0 else "25 % synchronous" if 0.2 <= job.synchronous <= 0.3 else "other"
+    alike = {settings: loss for settings, loss in method.losses.items() if steps is None or share in settings}
+    for settings, loss in alike.items():
+        if steps is None or f"H = {steps}," in settings or "H =" not in settings:
+            return f"Its loss in one small model was {loss} against {against} ({settings}): docs/choose.md."
+    if not method.losses:
+        return f"Its loss beside {against} was not measured: docs/choose.md."
+    known = ", ".join(f"{loss} with {settings.replace(', ', ' and ')}" for settings, loss in (alike or method.losses).items())
+    return f"Its loss at this H and share of synchronous steps was not measured; in one small model it was {known}, against {against}: docs/choose.md."
+
+
 def choose(job: Job) -> Choice:
     """Returns the setting to take: the first candidate whose goodput lacks at most the tolerance against the best of them. Methods that exchange
     gradients at every step come first, because the others may cost quality."""
@@ -624,10 +642,8 @@ def choose(job: Job) -> Choice:
         why = f"its goodput is {percent(row.goodput)}; {other.method}, the best that exchanges gradients at every step, reaches " \
               f"{percent(other.goodput)} {because}"
     notes = []
-    if steps is not None or method.loss:
-        known = f"Its loss in one small model was {method.loss} against {'zero1' if method.name == 'acco' else 'ddp'}" if method.loss else \
-            "Its loss beside ddp was not measured"
-        notes.append(known + (": docs/choose.md." if steps is None else "; a larger H loses more: docs/choose.md."))
+    if steps is not None or method.losses:
+        notes.append(_loss(job, method, steps))
     if steps is not None and method.overlap and not method.alone and job.on_loss == "finish":
         notes.append("That lost replicas are replaced needs the library's admit: entrain-train refuses --admit with exchanges behind steps.")
     tau = (job.tau or steps * job.step) if steps is not None and method.timed else None
