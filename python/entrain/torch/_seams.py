@@ -141,21 +141,49 @@ def make_alike(call: str, comm: Comm, tensors: Iterable[Tuple[str, Tensor]]) -> 
                                                      "error names it")
 
 
-def with_frozen(identity: Optional[Mapping[str, Any]], frozen: Iterable[Tuple[str, Tensor]],
-                replica: Optional[Comm] = None) -> Optional[Mapping[str, Any]]:
-    """Returns `identity` with a digest of the parameters that do not train, by which replicas refuse a newcomer with other ones, since
-    nobody sends it theirs. `replica`: the ranks of this replica; None: this rank alone. Collective over them."""
-    digest, found = hashlib.blake2b(digest_size=8), False
-    for name, tensor in frozen:
-        found = True
-        digest.update(name.encode())
-        digest.update(bytes_of(local_of(tensor.detach()).cpu()).numpy().tobytes())
-    if not found:
-        return identity
-    whole = digest.digest()
-    if replica is not None and replica.size > 1:
-        whole = hashlib.blake2b(replica.all_gather(np.frombuffer(whole, np.uint8).copy()).tobytes(), digest_size=8).digest()
-    return {**(identity or {}), "values of the frozen parameters": whole.hex()}
+class Frozen:
+    """The parameters of a model that do not train. Nobody sends or saves them, so replicas refuse a newcomer with other ones, and a run
+    refuses the state of a run with other ones. `replica`: the ranks of this replica; None: this rank alone."""
+
+    def __init__(self, model: nn.Module, replica: Optional[Comm] = None) -> None:
+        self.params = [(name, param) for name, param in model.named_parameters() if not param.requires_grad]
+        self._replica = replica
+        self._saved = np.zeros(2, np.int64)  # in the state: the digest, and the number of ranks that share a replica
+
+    @functools.cached_property
+    def _digest(self) -> bytes:
+        """Of names and values. Collective over the replica."""
+        digest = hashlib.blake2b(digest_size=8)
+        for name, tensor in self.params:
+            digest.update(name.encode())
+            digest.update(bytes_of(local_of(tensor.detach()).cpu()).numpy().tobytes())
+        if self._replica is None or self._replica.size == 1:
+            return digest.digest()
+        parts = self._replica.all_gather(np.frombuffer(digest.digest(), np.uint8).copy())
+        return hashlib.blake2b(parts.tobytes(), digest_size=8).digest()
+
+    def identity(self, given: Optional[Mapping[str, Any]]) -> Mapping[str, Any]:
+        """Returns the options by which replicas know their like. Collective over the replica."""
+        return {**(given or {}), **({"values of the frozen parameters": self._digest.hex()} if self.params else {})}
+
+    def join_state(self, engine: Any) -> None:
+        """Must be called once. From then on the digest is a part of the state of this object."""
+        if self.params:
+            engine.add_state("entrain.torch/frozen", self._saved, per_rank=False)
+
+    def before_save(self) -> None:
+        if self.params:
+            self._saved[:] = self._now()
+
+    def after_load(self, call: str) -> None:
+        """Raises an error if the state is that of a run with other values. Parts of another number of ranks cannot be compared."""
+        if self.params and self._saved[1] == self._now()[1] and self._saved[0] != self._now()[0]:
+            names = ", ".join(name for name, _ in self.params[:3]) + (", ..." if len(self.params) > 3 else "")
+            raise invalid(call, f"the frozen parameters of this model are not those of the run that saved the state, which does not hold "
+                                f"them ({names}): give the model the same values before {call.partition('.')[0]} is made")
+
+    def _now(self) -> Tuple[int, int]:
+        return int.from_bytes(self._digest, "little", signed=True), 1 if self._replica is None else self._replica.size
 
 
 def _copy_of_first(comm: Comm, name: str, tensor: Tensor) -> str:

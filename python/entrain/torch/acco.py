@@ -28,7 +28,7 @@ from ._joining import HandOver
 from ._layers import check_copies, check_place, host_twin, is_dtensor, local_of, tensor_of
 from ._rates import CommitRates, Scheduler
 from ._reports import Reports, Sink, announce, span
-from ._seams import Hook, ddp_around, ddp_inside, make_alike, refuse_fsdp1, refuse_sparse, with_frozen
+from ._seams import Frozen, Hook, ddp_around, ddp_inside, make_alike, refuse_fsdp1, refuse_sparse
 from ._unseen import check_unscaled, forget_gradients, watch_gradients
 
 if TYPE_CHECKING:
@@ -149,16 +149,17 @@ class ACCO:
         with torch.no_grad():
             make_alike("ACCO", self.comm, ((name, tensor.detach()) for name, tensor in given.items()))
         buffers = sorted(name for name, buffer in model.named_buffers() if buffer.numel())
+        self._frozen = Frozen(model)
         if settings.get("admit") == "exchange":
-            frozen = ((name, param) for name, param in model.named_parameters() if not param.requires_grad)
             # All ranks take part in the hand-over of buffers, or none.
-            settings["identity"] = {**(with_frozen(settings.get("identity"), frozen) or {}), "buffers": " ".join(buffers) or "none"}
+            settings["identity"] = {**self._frozen.identity(settings.get("identity")), "buffers": " ".join(buffers) or "none"}
         if self._rates is not None:
             settings["identity"] = {**(settings.get("identity") or {}), **self._rates.identity}
         # What the library sees of the parameters.
         self._host = host_twin(ends[-1], dtype, device) if self._staging else self._flats[0]
         self._fetch()
         self._channel = Channel(self.comm, self._host, optim, **settings)
+        self._frozen.join_state(self._channel)
         self._reports = Reports("ACCO", "rounds", "commits", self._channel.losses)
         self._reports.see(self._channel.info())
         self._store()
@@ -381,6 +382,7 @@ class ACCO:
         and random numbers belong to the program: channel.add_state puts them into the same file. Call `save` between a `step` that
         installed and the next backward pass, on all ranks at the same commit. Collective; blocks."""
         check_keep("save", keep)
+        self._frozen.before_save()
         self._channel.save(os.fspath(directory), name, kind="exact" if exact else "portable", one_file=one_file, overwrite=overwrite)
         if keep is not None and self._channel.reduce([]).rank == 0:
             remove_old_checkpoints(directory, keep, name)
@@ -388,6 +390,7 @@ class ACCO:
     def load(self, directory: "str | os.PathLike[str]", name: str = "local_sgd_ckpt", *, exact: bool = True) -> None:
         """Continues from a checkpoint of `save`; only rank 0 reads. On an error nothing has changed. Collective; blocks."""
         self._channel.load(os.fspath(directory), name, kind="exact" if exact else "portable")
+        self._frozen.after_load("ACCO.load")
         self._continue()
         self.finished = bool(self._channel.info().finished)
 
@@ -403,6 +406,7 @@ class ACCO:
         masters are DTensors, for torch.distributed.checkpoint, and with exact=False another number of ranks can load
         them. Otherwise their names include their position, and only a run with the same number of ranks can load them.
         Call it between a `step` that installed and the next backward pass. Local."""
+        self._frozen.before_save()
         with self._channel.open_state("exact" if exact else "portable") as opened:
             return self._tensors(opened, exact, {entry.key: opened.get(entry) for entry in opened.entries})
 
@@ -420,6 +424,7 @@ class ACCO:
                 if entry.count:
                     opened.set(entry, local_of(state[self._name(entry)]).reshape(-1).cpu())
             opened.commit()
+        self._frozen.after_load("ACCO.load_state_dict")
         self._continue()
         self.finished = bool(self._channel.info().finished)
 

@@ -33,8 +33,8 @@ from ._layers import Stream, device_of, dtype_of, is_dtensor, is_fsdp, layers_of
 from ._options import TorchKeywords, config_of, scheduled
 from ._outer import OuterScheduler, TorchOuter
 from ._reports import Reports, Sink, announce, span
-from ._seams import Hook, check_ddp, ddp_around, ddp_inside, first_difference, forget_scalers, make_alike, rank_in_torch, refuse_fsdp1, \
-    refuse_sparse, watch_scalers, with_frozen
+from ._seams import Frozen, Hook, check_ddp, ddp_around, ddp_inside, first_difference, forget_scalers, make_alike, rank_in_torch, refuse_fsdp1, \
+    refuse_sparse, watch_scalers
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -191,14 +191,15 @@ class EDiT:
         self._accumulation = settings.gradient_accumulation_steps
         self._check_gradients(settings)
         self._start_alike()
+        self._frozen = Frozen(model, self._mesh.comm("model"))
         if settings.admit == "exchange":
-            frozen = ((name, param) for name, param in model.named_parameters() if not param.requires_grad)
-            identity = {**(with_frozen(settings.identity, frozen, self._mesh.comm("model")) or {}),
+            identity = {**self._frozen.identity(settings.identity),
                         "hand_over": " ".join(sorted(hand_over or ())) or "nothing"}
             settings = dataclasses.replace(settings, identity=identity)
         # A step is one forward pass for the library, whatever the number of micro-batches.
         self._edit = Engine(self._mesh, self._shard, dataclasses.replace(settings, gradient_accumulation_steps=1), join=join,
                             fetch=self._fetch if self._staging else None)
+        self._frozen.join_state(self._edit)
         if join is not None:  # they are the others' now
             self._store()
             self._keep_states()
@@ -232,7 +233,6 @@ class EDiT:
         self._torch_ranks = [-1]
         if join is None and self._sync.size > 1:
             self._torch_ranks = self._sync.all_gather(np.array([rank_in_torch()], np.int64)).ravel().tolist()
-        self._frozen = [(name, param) for name, param in model.named_parameters() if not param.requires_grad]
         self._warm = False
         self._mean: Optional[GradientMean] = None
         self._hooks: List[Any] = []
@@ -411,7 +411,7 @@ class EDiT:
         self._ran = [False] * len(self._layers)
 
     def _begin(self) -> None:
-        self._check_trained(self._frozen)
+        self._check_trained(self._frozen.params)
         if self._exchanged and not self._checked and not self._merges:
             self._check_equal_steps()
         if not self._compared and self._edit.info().steps == self._anchors_at:
@@ -467,7 +467,7 @@ class EDiT:
 
     def _check_trained(self, params: Iterable[Tuple[str, Tensor]]) -> None:
         """Refuses parameters that require gradients and are in no layer: replicas would drift apart."""
-        if params is self._frozen and not any(param.requires_grad for _, param in self._frozen):
+        if params is self._frozen.params and not any(param.requires_grad for _, param in params):
             return
         bound = {id(param) for layer in self._layers for _, param in layer.params}
         for name, param in params:
@@ -816,6 +816,7 @@ class EDiT:
 
     def _come_to_save(self, what: str) -> None:
         """Begins the step with the exchange that is due, and waits for it."""
+        self._frozen.before_save()
         if self._async:
             self._wait_all()
             if not self._is_at_exchange():  # the other ranks may already wait for this one
@@ -867,6 +868,7 @@ class EDiT:
         self._wait_all()
         self._fetch_now()
         self._edit.load(os.fspath(directory), name, kind="exact" if exact else "portable")
+        self._frozen.after_load(f"{type(self).__name__}.load")
         self._compared = True
         self._store()
         self._keep_states()
@@ -919,6 +921,7 @@ class EDiT:
                 if entry.count and (param is None or local_of(param).numel()):
                     opened.set(entry, local_of(state[name]).reshape(-1).cpu())
             opened.commit()
+        self._frozen.after_load(f"{type(self).__name__}.load_state_dict")
         if self._outer is not None:
             self._outer.install(outer)
         self._compared = True

@@ -270,3 +270,61 @@ train(model, acco, 12, 16)
 dist.barrier()
 acco.close()
 """, tmp_path, name, size=size, timeout=240)
+
+
+FROZEN = '''
+import sys, torch, entrain, entrain.torch
+torch.set_num_threads(1)
+comm = entrain.Comm.from_env(timeout=60)
+folder, method = sys.argv[1:]
+
+
+def start(base):
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
+    model[0].weight.requires_grad_(False).fill_(base)
+    optimizer = torch.optim.SGD([param for param in model.parameters() if param.requires_grad], lr=0.1)
+    if method == "acco":
+        return model, entrain.torch.ACCO(model, optimizer, comm=comm, max_microbatches=1)
+    return model, entrain.torch.EDiT(model, optimizer, comm=comm, local_sgd_sync_interval=2)
+
+
+def train(model, trained, steps):
+    for step in range(steps):
+        model(torch.ones(2, 4)).square().mean().backward()
+        if method == "acco":
+            trained.step()
+        else:
+            trained.optimizer.step()
+            trained.optimizer.zero_grad()
+    if method == "edit":
+        trained.synchronize()
+
+
+model, trained = start(0.5)
+train(model, trained, 4)
+trained.save(folder)
+state = trained.state_dict()
+trained.close()
+
+model, trained = start(0.5)
+trained.load(folder)
+trained.load_state_dict(state)
+trained.close()
+
+for load in (lambda: trained.load(folder), lambda: trained.resume(folder), lambda: trained.load_state_dict(state)):
+    model, trained = start(0.25)
+    try:
+        load()
+    except entrain.InvalidArgument as error:
+        assert "the frozen parameters of this model are not those of the run that saved the state" in str(error), error
+        assert "0.weight" in str(error), error
+    else:
+        raise AssertionError("other frozen parameters were taken")
+    trained.close()
+'''
+
+
+@pytest.mark.parametrize("method", ["edit", "acco"])
+def test_a_state_fits_only_a_model_with_the_same_frozen_parameters(method, tmp_path):
+    script(FROZEN, tmp_path, method, size=2)
