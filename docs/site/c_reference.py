@@ -15,7 +15,7 @@ SECTION = re.compile(r"/\* -{4} (.*?)(?: -+ *(?=\*/|$)|(?= \*/)|$)")
 NAME = re.compile(
     r"^(?:ENTRAIN_API|static (?:ENTRAIN_INLINE|inline)) [\w* ]*?\b(entrain_\w+)\(|^typedef .*\(\*(entrain_\w+)\)\(|^} (entrain_\w+);"
     r"|^typedef (?:struct )?\w+ (entrain_\w+);|^ +(ENTRAIN_\w+) =|^#define (ENTRAIN_\w+)", re.MULTILINE)
-WORD = re.compile(r"`[^`]*`|\b(?:docs/[\w-]+|SECURITY)\.md\b|\b(?:entrain_|ENTRAIN_|[A-Z]+_(?=[A-Z]))\w+(?:\(\)|\*)?|[*_<\[\]|#~]")
+WORD = re.compile(r"`[^`]*`|\b(?:docs/[\w-]+|SECURITY)\.md\b|\b(?:entrain_|ENTRAIN_|[A-Z]+_(?=[A-Z]))\w+(?:\(\)|\*)?|[*_<>\[\]|#~]")
 
 
 @dataclasses.dataclass
@@ -111,15 +111,18 @@ def markdown(text: str, known: dict[str, str]) -> str:
         if target := next((full for full in (name, f"ENTRAIN_{name}") if full in known), ""):
             return f"[`{match[0].strip('`')}`][{target}]"
         if len(match[0]) == 1:
-            return "\\" + match[0]
+            return {"<": "&lt;", ">": "&gt;"}.get(match[0], "\\" + match[0])
         return match[0] if match[0].startswith("`") else f"`{match[0]}`"
 
     result: list[str] = []
     mode, margin = "text", 0
+    # Lines that begin with 1, 2, ... are a list; a line that begins with a value ("0 (default): ...") is not.
+    numbers = [int(number) for number in re.findall(r"^ *(\d+) (?=\S)", text, re.MULTILINE)]
+    numbered = len(numbers) > 1 and numbers == list(range(1, len(numbers) + 1))
     for line in text.splitlines():
         bare = line.lstrip()
         indent = len(line) - len(bare)
-        start = re.match(r"(-|\d+) (?=\S)", bare)
+        start = re.match(r"(-|\d+) (?=\S)" if numbered else r"(-) (?=\S)", bare)
         if not bare:
             mode = "list end" if mode == "list" else "text"
             result.append("")

@@ -19,6 +19,7 @@ import time
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from . import _watch
+from ._launch import shown
 from ._trace import Calls, Trace, write
 from .comm import Comm
 from .errors import Error
@@ -193,8 +194,9 @@ class Observer:
 
     def _add_comm(self, comm: Comm, name: str) -> None:
         if self.rank is None:
-            # A process that joins has a communicator of its own at first.
-            self.rank = int(os.environ.get("RANK", "0")) if comm.size == 1 else comm.rank
+            # A process that joins has a communicator of its own at first. elastic.alone hides the launcher's variables.
+            with shown():
+                self.rank = int(os.environ.get("RANK", "0")) if comm.size == 1 else comm.rank
             process = comm.members()[comm.rank].peer_id.hex()
             with contextlib.nullcontext() if self._trace_file is not None else contextlib.suppress(OSError):
                 self._calls = Calls(process, self._layer_of)

@@ -41,6 +41,7 @@ class Top:
     def __init__(self, pids: Iterable[int] = ()) -> None:
         self._pids = list(pids)
         self._last: Dict[int, Tuple[float, Dict[str, Any]]] = {}  # by process: when it answered last, and what
+        self._places: Dict[str, int] = {}  # by the id of a process in its communicators: what the column RANK shows
         self._pool = concurrent.futures.ThreadPoolExecutor(64)
 
     def look(self) -> List[str]:
@@ -52,6 +53,9 @@ class Top:
         members = {pid for pid, dump in answers.items() if dump is None or any(comm["size"] > 1 for comm in dump["communicators"])}
         joining = _joining(members, set(self._pids))
         dumps = {pid: dump for pid, dump in dumps.items() if pid not in joining}
+        for pid, dump in dumps.items():
+            first = dump["communicators"][0]
+            self._places[first["members"][first["rank"]]["process"]] = _rank(pid, first)
         lines = [self._line(pid, dump, now) for pid, dump in dumps.items()] + [_joins(pid) for pid in joining]
         lines += [self._silent(pid, dumps.values(), now) for pid, dump in answers.items() if dump is None]
         self._last.update((pid, (now, dump)) for pid, dump in dumps.items())
@@ -62,7 +66,7 @@ class Top:
                 seconds = f"{line.seconds:.1f} s" if line.seconds else ""
                 rank = "?" if line.rank < 0 else str(line.rank)
                 picture.append(f"{rank:>5} {line.pid:>8}  {line.calls_s:9.1f} {line.mb_s:9.2f}  {line.state:10} {seconds:>8}  {line.text}".rstrip())
-            picture += _blocked({line.pid: dumps[line.pid] for line in job if line.pid in dumps})
+            picture += self._blocked({line.pid: dumps[line.pid] for line in job if line.pid in dumps})
         return picture
 
     def _silent(self, pid: int, dumps: Iterable[Dict[str, Any]], now: float) -> Line:
@@ -95,10 +99,37 @@ class Top:
             state, text = ("ended", reason) if over and not goes_on else ("computes", f"after {reason}" if over else "")
             return Line(_names(pid, dump), _rank(pid, first), pid, calls_s, mb_s, state, 0, text)
         seconds, comm, call = max(open_calls, key=lambda found: found[0])
-        waits = sorted({_world_rank(comm, rank) for rank in (call["receives_from"] or call["sends_to"])})
+        waits = sorted({self._place(comm, rank) for rank in (call["receives_from"] or call["sends_to"])})
         state = "reduces" if call["state"] == "reducing" else "waits" if waits else call["state"]
         text = f"{_name(call)} of {comm['name']}" + (f": {_ranks(waits)}" if waits else "")
         return Line(_names(pid, dump), _rank(pid, first), pid, calls_s, mb_s, state, seconds, text)
+
+    def _blocked(self, dumps: Dict[int, Dict[str, Any]]) -> List[str]:
+        """Returns a line for each collective of a job that is under way for a second: the ranks that have not started it, or do not answer."""
+        by_comm: Dict[str, Dict[int, Tuple[int, Dict[str, Any]]]] = {}
+        for pid, dump in dumps.items():
+            for comm in dump["communicators"]:
+                by_comm.setdefault(comm["id"], {})[comm["rank"]] = pid, comm
+        lines = []
+        for ranks in by_comm.values():
+            _, comm = next(iter(ranks.values()))
+            calls = {(call["tag"], call["number"]): call for _, one in ranks.values() for call in one["calls"]
+                     if _is_open(call) and call["peer"] is None and call["number"] is not None and (call["started_s_ago"] or 0) >= 1}
+            for (tag, number), call in sorted(calls.items(), key=lambda found: -found[1]["started_s_ago"]):
+                absent = [f"rank {self._place(comm, rank)} (process {ranks[rank][0]})" for rank in sorted(ranks)
+                          if _started(ranks[rank][1], tag) < number]
+                unknown = [f"rank {self._place(comm, rank)}" for rank in range(len(comm["members"])) if rank not in ranks]
+                parts = [f"not started by {', '.join(absent)}"] if absent else []
+                parts += [f"no answer of {', '.join(unknown)}"] if unknown else []
+                if parts:
+                    lines.append(f"  {_name(call)} of {comm['name']}, {call['started_s_ago']:.1f} s: {'; '.join(parts)}")
+        return lines
+
+    def _place(self, comm: Dict[str, Any], rank: int) -> int:
+        """Returns what the column RANK shows for a member. The member's own communicators may give a restarted process another number."""
+        member = comm["members"][rank]
+        found: int = self._places.get(member["process"], member["world_rank"])
+        return found
 
 
 def _ask(pid: int) -> Optional[Dict[str, Any]]:
@@ -231,11 +262,6 @@ def _name(call: Dict[str, Any]) -> str:
     return f"{call['operation']}{tag} #{call['number']}"
 
 
-def _world_rank(comm: Dict[str, Any], rank: int) -> int:
-    found: int = comm["members"][rank]["world_rank"]
-    return found
-
-
 def _ranks(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
@@ -245,28 +271,6 @@ def _process_state(pid: int) -> str:
     if not stat:
         return "it has ended"
     return "it is stopped (SIGSTOP, a debugger)" if stat[0] in "Tt" else f"its process is in state {stat[0]}"
-
-
-def _blocked(dumps: Dict[int, Dict[str, Any]]) -> List[str]:
-    """Returns a line for each collective of a job that is under way for a second: the ranks that have not started it, or do not answer."""
-    by_comm: Dict[str, Dict[int, Tuple[int, Dict[str, Any]]]] = {}
-    for pid, dump in dumps.items():
-        for comm in dump["communicators"]:
-            by_comm.setdefault(comm["id"], {})[comm["rank"]] = pid, comm
-    lines = []
-    for ranks in by_comm.values():
-        _, comm = next(iter(ranks.values()))
-        calls = {(call["tag"], call["number"]): call for _, one in ranks.values() for call in one["calls"]
-                 if _is_open(call) and call["peer"] is None and call["number"] is not None and (call["started_s_ago"] or 0) >= 1}
-        for (tag, number), call in sorted(calls.items(), key=lambda found: -found[1]["started_s_ago"]):
-            absent = [f"rank {_world_rank(comm, rank)} (process {ranks[rank][0]})" for rank in sorted(ranks)
-                      if _started(ranks[rank][1], tag) < number]
-            unknown = [f"rank {_world_rank(comm, rank)}" for rank in range(len(comm["members"])) if rank not in ranks]
-            parts = [f"not started by {', '.join(absent)}"] if absent else []
-            parts += [f"no answer of {', '.join(unknown)}"] if unknown else []
-            if parts:
-                lines.append(f"  {_name(call)} of {comm['name']}, {call['started_s_ago']:.1f} s: {'; '.join(parts)}")
-    return lines
 
 
 def _started(comm: Dict[str, Any], tag: Optional[int]) -> int:

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import entrain
 import entrain._watch
+from entrain import _launch
 from conftest import ROOT, ranks
 from entrain.observe import _FIELDS, _HELP, Metrics, Observer
 
@@ -86,6 +87,19 @@ def other(comm):
     comm.all_reduce(numpy.ones(1000, numpy.float32))
     for _ in range(3):
         comm.barrier()
+
+
+def test_a_process_that_joins_has_the_rank_of_its_launcher(tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setattr(_launch, "_hidden", {})
+    for _ in range(2):  # as it is, and behind elastic.alone
+        with entrain.Store.open("mem:joins") as store, entrain.Comm.create(store, 0, 1) as comm:
+            with Observer(comm, textfile=str(tmp_path / "m-{rank}.prom"), every=3600):
+                pass
+        found = parsed((tmp_path / "m-3.prom").read_text())
+        assert value(found, "entrain_communicator_ranks", rank=3, communicator="world", state="alive") == 1
+        (tmp_path / "m-3.prom").unlink()
+        _launch.hide(["RANK"])
 
 
 def test_a_rank_that_has_gone_is_seen():

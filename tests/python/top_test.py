@@ -207,6 +207,12 @@ def test_a_survived_loss_is_a_note_and_the_replacement_is_seen_before_and_after_
         grow.touch()
         assert heard(r"pid (\d) (\d+)\.") == (1, again)
         until(rf"^ +1 +{again} .* (computes|waits) ")
+        # In the communicator that has grown it is rank 2; all lines call it 1, as the column does.
+        os.kill(again, signal.SIGSTOP)
+        try:
+            until(*(rf"^ +{rank} +{pids[rank]} .* waits .* all_reduce #\d+ of [^:]*: rank 1$" for rank in (0, 2)), r": no answer of rank 1$")
+        finally:
+            os.kill(again, signal.SIGCONT)
         stop.touch()
         finish(job)
     finally:
