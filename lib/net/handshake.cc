@@ -225,8 +225,10 @@ absl::Status Handshake::CheckProof(absl::string_view bytes) const {
   ENTRAIN_ASSIGN_OR_RETURN(const std::string expected, Proof(!dialer_));
   if (CRYPTO_memcmp(expected.data(), bytes.data(), kProofBytes) != 0) {
     return absl::FailedPreconditionError(
-        key_.empty() ? "handshake: the other side's proof is wrong"
-                     : "handshake: the other side does not hold the same key");
+        key_.empty()
+            ? "handshake: the other side's proof is wrong"
+            : "handshake: the other side does not hold the same key; ENTRAIN_KEY_FILE must "
+              "name the same key on all ranks");
   }
   return absl::OkStatus();
 }

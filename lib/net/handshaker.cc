@@ -135,7 +135,10 @@ absl::StatusOr<bool> Handshaker::Shake() {
   char first = 0;
   if (dialer_ && !answered_ && recv(channel_.fd(), &first, 1, MSG_PEEK | MSG_DONTWAIT) == 1) {
     if (first == 0) {
-      return absl::FailedPreconditionError("handshake: the other side does not hold the same key");
+      return absl::FailedPreconditionError(
+          "handshake: the other side does not hold the same key; ENTRAIN_KEY_FILE must name the "
+          "same "
+          "key on all ranks");
     }
     answered_ = true;
   }

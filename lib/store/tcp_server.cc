@@ -288,7 +288,7 @@ bool TcpStoreServer::AdvanceHandshake(uint64_t id, Client& client) {
   }
   const absl::StatusOr<bool> done = client.handshaker->Progress();
   if (!done.ok()) {
-    ENTRAIN_LOG(kInfo, "store server ", name(), ": refused ", client.address.ToString(), ": ",
+    ENTRAIN_LOG(kWarning, "store server ", name(), ": refused ", client.address.ToString(), ": ",
                 done.status().message());
     return false;
   }

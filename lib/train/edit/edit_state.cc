@@ -112,7 +112,8 @@ absl::Status EditState::CheckRendezvous(CheckpointKind kind) const {
   return absl::FailedPreconditionError(absl::StrCat(
       "step ", step, " has had no exchange (",
       last < 0 ? std::string("there was none yet") : absl::StrCat("the last was at step ", last),
-      "); save after a begin_forward that exchanges, when all layers are waited for"));
+      "); this call is for the time after a begin_forward that exchanges, when all layers are "
+      "waited for"));
 }
 
 // Must be called after Drain, because an exchange under way may repair an anchor.

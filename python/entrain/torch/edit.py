@@ -666,7 +666,8 @@ class EDiT:
         where begin_step has returned True. Waits for the exchange first. With on_loss="finish", a loss does not make the call
         fail. Collective; blocks."""
         self._wait_all()
-        return self._edit.reduce(values, op, timeout=timeout)
+        with self._at_exchange("reduce"):
+            return self._edit.reduce(values, op, timeout=timeout)
 
     @property
     def info(self) -> EditInfo:
@@ -814,6 +815,17 @@ class EDiT:
                 return False
         return self.replica == 0 or self._edit.info().rendezvous > 0
 
+    @contextlib.contextmanager
+    def _at_exchange(self, call: str) -> Iterator[None]:
+        """Says in torch's words where a call that needs an exchange is allowed."""
+        try:
+            yield
+        except FailedPrecondition as error:
+            text, found, _ = str(error).partition("this call is for the time after")
+            if not found:
+                raise
+            raise _misplaced(f"{text}call {call} where begin_step returns True, or after synchronize(), which makes an exchange") from None
+
     def _come_to_save(self, what: str) -> None:
         """Begins the step with the exchange that is due, and waits for it."""
         self._frozen.before_save()
@@ -857,7 +869,8 @@ class EDiT:
         check_keep("save", keep)
         self._come_to_save("save")
         self._fetch_now()
-        self._edit.save(os.fspath(directory), name, kind="exact" if exact else "portable", one_file=one_file, overwrite=overwrite)
+        with self._at_exchange("save"):
+            self._edit.save(os.fspath(directory), name, kind="exact" if exact else "portable", one_file=one_file, overwrite=overwrite)
         if keep is not None and self._edit.reduce([]).rank == 0:
             remove_old_checkpoints(directory, keep, name)
 

@@ -521,8 +521,10 @@ for call in (edit.state_dict, lambda: edit.save(directory)):
         call()
 losses += go(model, optimizer, 1, 9)
 assert edit.begin_step() is False
-with pytest.raises(entrain.FailedPrecondition, match="step 9 has had no exchange .the last was at step 8"):
+with pytest.raises(entrain.FailedPrecondition, match="step 9 has had no exchange .the last was at step 8.; call save where begin_step"):
     edit.save(directory)
+with pytest.raises(entrain.FailedPrecondition, match=r"reduce: .* step 9 has had no exchange .*; call reduce where begin_step returns True, or after sync"):
+    edit.reduce([1.0])
 losses += go(model, optimizer, 9, 11)
 assert edit.begin_step() is True
 edit.state_dict()
