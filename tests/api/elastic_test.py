@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import secrets
 import shutil
 import signal
 import socket
@@ -178,7 +179,14 @@ def kubernetes(etcd, job):
     assert pods[0]["ENTRAIN_STORE"] == f"etcd://{hosts}/{uid}"
     command = etcd_set["spec"]["template"]["spec"]["containers"][0]["command"]
     assert f"--initial-cluster={','.join(f'{name}-{i}=http://{name}-{i}.{name}:2380' for i in range(members))}" in command
+    (volume,), (mount,) = pod["volumes"], pod["containers"][0]["volumeMounts"]
+    assert volume["name"] == mount["name"] and volume["secret"]["defaultMode"] == 0o400
+    key = tempfile.NamedTemporaryFile("w")  # the secret, which nobody else may read
+    key.write(secrets.token_hex(32))
+    key.flush()
     for variables in pods:
+        assert variables["ENTRAIN_KEY_FILE"] == f"{mount['mountPath']}/key"
+        variables["ENTRAIN_KEY_FILE"] = key.name
         variables["ENTRAIN_STORE"] = variables["ENTRAIN_STORE"].replace(hosts, etcd.hosts())
     kubelet = Kubelet(job, pods)
     try:
