@@ -1122,7 +1122,8 @@ ENTRAIN_API entrain_status_t entrain_edit_save(entrain_edit_t* edit, const entra
  * be gathered. The library reads all data and checks every byte before it changes anything. In the following cases the
  * call fails on all ranks, and the run is unchanged:
  * - INVALID_ARGUMENT: the file is damaged, truncated, of a newer format, or not a checkpoint.
- * - FAILED_PRECONDITION: the checkpoint is of another model, of other options, or, for the exact kind, of another mesh.
+ * - FAILED_PRECONDITION: there is no such checkpoint; or it is of another model, has other arrays (options that keep
+ *   state, entrain_edit_add_state), or, for the exact kind, is of another mesh.
  *
  * A load of the portable kind ignores detectors if skip_anomaly is 0, because this run has no place for them. It
  * reports them in the log, at level info. */
