@@ -612,7 +612,8 @@ def _loss(job: Job, method: Method, steps: Optional[int]) -> str:
     alike = {settings: loss for settings, loss in method.losses.items() if steps is None or share in settings}
     for settings, loss in alike.items():
         if steps is None or f"H = {steps}," in settings or "H =" not in settings:
-            return f"Its loss in one small model was {loss} against {against} ({settings}): docs/choose.md."
+            unlike = f"; in f32, not {job.wire}" if method.local and not method.wire and job.wire != "f32" else ""
+            return f"Its loss in one small model was {loss} against {against} ({settings}{unlike}; other settings: docs/choose.md)."
     if not method.losses:
         return f"Its loss beside {against} was not measured: docs/choose.md."
     known = ", ".join(f"{loss} with {settings.replace(', ', ' and ')}" for settings, loss in (alike or method.losses).items())
@@ -645,7 +646,8 @@ def choose(job: Job) -> Choice:
     if steps is not None or method.losses:
         notes.append(_loss(job, method, steps))
     if steps is not None and method.overlap and not method.alone and job.on_loss == "finish":
-        notes.append("That lost replicas are replaced needs the library's admit: entrain-train refuses --admit with exchanges behind steps.")
+        notes.append("That lost replicas are replaced needs the library's admit: entrain-train's --admit and entrain.torch.Checkpoints are "
+                     "refused with exchanges behind steps.")
     tau = (job.tau or steps * job.step) if steps is not None and method.timed else None
     return Choice(row.method, steps, tau, row.goodput, why, notes)
 

@@ -402,8 +402,10 @@ def test_the_choice():
 
 def test_a_loss_is_told_only_for_its_settings():
     edit = plan.BY_NAME["edit"]
-    assert plan._loss(job(), edit, 64) == "Its loss in one small model was +8.32 % against ddp (H = 64, none synchronous): docs/choose.md."
-    assert "was +0.22 % against ddp (H = 16, 25 % synchronous)" in plan._loss(job(synchronous="25%"), edit, 16)
+    assert plan._loss(job(), edit, 64) == \
+        "Its loss in one small model was +8.32 % against ddp (H = 64, none synchronous; other settings: docs/choose.md)."
+    assert "(H = 64, none synchronous; in f32, not bf16; other settings" in plan._loss(job(wire="bf16"), edit, 64)
+    assert "was +0.22 % against ddp (H = 16, 25 % synchronous; other" in plan._loss(job(synchronous="25%"), edit, 16)
     for steps, share, known in ((48, "0", "+2.80 % with H = 8 and none synchronous, +4.60 % with H = 16 and none"), (48, "25%", "+0.22 % with H = 16 and 25 %"),
                                 (16, "10%", "+0.22 % with H = 16 and 25 %")):
         said = plan._loss(job(synchronous=share), edit, steps)
@@ -421,7 +423,7 @@ def test_the_verdict():
     assert " is the best." in said and "of the best one" not in said
     said = run("--preset", "internet", "--rate", "1Gbit")
     assert said.startswith("--preset internet sets --params 350M --layers 24 --replicas 16 --shards 1 --round-trip 50ms --step 2s ")
-    assert "entrain-train refuses --admit" in run("--preset", "cluster", "--failures", "3/day", "--rate", "100Gbit/8")
+    assert "entrain-train's --admit and entrain.torch.Checkpoints are refused" in run("--preset", "cluster", "--failures", "3/day", "--rate", "100Gbit/8")
 
 
 def test_the_tables_of_the_page():
