@@ -104,7 +104,7 @@ for program in entrain-top entrain-plan; do
 done
 entrain-plan --params 7B --layers 32 --replicas 8 | grep -q '^Take '
 entrain-run -n 2 -- sh -c 'entrain-perf all_reduce --min-bytes 64M --budget 8 >perf.\$RANK & sleep 3; [ \$RANK = 1 ] || entrain-top --once >top; wait'
-[ "\$(grep -c '^ *[01] .*\(waits\|computes\)' top)" -eq 2 ] || { cat top; exit 1; }
+[ "\$(sed -n '/^entrain-perf/,/^\$/p' top | grep -c '^ *[01] .*\(waits\|computes\)')" -eq 2 ] || { cat top; exit 1; }
 # As an interactive shell completes "entrain-train --method ed" and "entrain-run --el".
 completed() {
   bash -c 'set +u; . /usr/share/bash-completion/bash_completion; _completion_loader "\$1"; complete -p "\$1" >/dev/null || exit 1
