@@ -210,7 +210,8 @@ class Method:
     timed: bool = False  # exchanges after tau
     alone: bool = False  # no replica waits for another
     finishes: bool = True  # on_loss = finish
-    losses: Dict[str, str] = dataclasses.field(default_factory=dict, hash=False)  # against synchronous training, by settings, as docs/choose.md has them
+    #: Against synchronous training, by settings, as docs/choose.md has them.
+    losses: Dict[str, str] = dataclasses.field(default_factory=dict, hash=False)
 
 
 # In the order in which they are taken if they are about as fast; the last two are the last resorts of docs/choose.md.
@@ -617,7 +618,8 @@ def _loss(job: Job, method: Method, steps: Optional[int]) -> str:
     if not method.losses:
         return f"Its loss beside {against} was not measured: docs/choose.md."
     known = ", ".join(f"{loss} with {settings.replace(', ', ' and ')}" for settings, loss in (alike or method.losses).items())
-    return f"Its loss at this H and share of synchronous steps was not measured; in one small model it was {known}, against {against}: docs/choose.md."
+    return f"Its loss at this H and share of synchronous steps was not measured; in one small model it was {known}, against {against}: " \
+           "docs/choose.md."
 
 
 def choose(job: Job) -> Choice:
@@ -743,7 +745,8 @@ def _options_text(texts: Dict[str, str]) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     installed = os.path.basename(sys.argv[0]) == "entrain-plan"
-    parser = _Parser(prog="entrain-plan" if installed else "python -m entrain.plan", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = _Parser(prog="entrain-plan" if installed else "python -m entrain.plan", description=__doc__,
+                     formatter_class=argparse.RawDescriptionHelpFormatter)
     presets = "; ".join(f"{name}: {_options_text(values)}" for name, values in PRESETS.items())
     parser.add_argument("--preset", choices=PRESETS, help=f"other defaults. {presets}".replace("%", "%%"))
     for field in dataclasses.fields(Job):
