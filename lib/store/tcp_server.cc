@@ -24,6 +24,7 @@ constexpr uint64_t kListenerId = 0, kStopId = 1;
 constexpr size_t kLengthBytes = sizeof(uint32_t);
 constexpr size_t kReadStep = 64 << 10;
 constexpr int kAcceptsPerTurn = 64;
+constexpr size_t kToldRefusals = 16;  // strangers cannot fill the log
 constexpr int kSweepMs = 500;  // longest time between a stranger's time-out and its detection
 constexpr int64_t kAcceptPauseNs = 100 * kMillisecond;
 
@@ -288,8 +289,17 @@ bool TcpStoreServer::AdvanceHandshake(uint64_t id, Client& client) {
   }
   const absl::StatusOr<bool> done = client.handshaker->Progress();
   if (!done.ok()) {
-    ENTRAIN_LOG(kWarning, "store server ", name(), ": refused ", client.address.ToString(), ": ",
-                done.status().message());
+    // A refused rank comes again and again, so each reason is told once.
+    const bool told =
+        refusals_.contains(done.status().message()) || refusals_.size() >= kToldRefusals;
+    if (told) {
+      ENTRAIN_LOG(kInfo, "store server ", name(), ": refused ", client.address.ToString(), ": ",
+                  done.status().message());
+    } else {
+      ENTRAIN_LOG(kWarning, "store server ", name(), ": refused ", client.address.ToString(), ": ",
+                  done.status().message(), " (told once)");
+      refusals_.emplace(done.status().message());
+    }
     return false;
   }
   if (*done) {

@@ -22,6 +22,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -107,6 +108,7 @@ class TcpStoreServer {
   const KeepAlive keep_alive_ = KeepAliveSetting();  // for connections of clients
   uint64_t next_id_ = 2;                             // 0 and 1 are the listener and the stop event
   std::string read_;                                 // the bytes of the last read
+  std::set<std::string, std::less<>> refusals_;      // why connections were refused, as far as told
   // The bytes that kMaxTransitBytes bounds (invariant 5). Declared before the members that subtract
   // from it when they are destroyed.
   size_t transit_bytes_ = 0;

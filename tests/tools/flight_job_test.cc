@@ -153,6 +153,11 @@ TEST_P(FlightJob, AStoppedRankIsNamed) {
             Perf(absl::StrCat("--flight ", directory_.string(), "/asked0 ", empty));
         EXPECT_EQ(with_empty.code, 0) << with_empty.out;
         EXPECT_EQ(Perf("--flight " + empty).code, 1);
+        // Another file that the shell's *.json names.
+        const std::string trace = (directory_ / "trace.txt").string();
+        std::ofstream(trace) << "{\"traceEvents\":[]}";
+        EXPECT_EQ(Perf(absl::StrCat("--flight ", directory_.string(), "/asked0 ", trace)).code, 0);
+        EXPECT_EQ(Perf("--flight " + trace).code, 1);
         kill(static_cast<pid_t>(pids[2]), SIGCONT);
       });
     }

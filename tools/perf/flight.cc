@@ -71,6 +71,11 @@ int PrintFlights(const std::vector<std::string>& names, const std::string& json)
       std::fprintf(stderr, "entrain-perf: --flight: %s is empty, no dump\n", name.c_str());
       continue;
     }
+    if (text->find("\"entrain_flight\"") == std::string::npos) {
+      // Another file of the folder that *.json names, such as a trace.
+      std::fprintf(stderr, "entrain-perf: --flight: %s is no flight dump, skipped\n", name.c_str());
+      continue;
+    }
     files.push_back({name, *std::move(text)});
   }
   if (files.empty()) {
