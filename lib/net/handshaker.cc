@@ -137,8 +137,7 @@ absl::StatusOr<bool> Handshaker::Shake() {
     if (first == 0) {
       return absl::FailedPreconditionError(
           "handshake: the other side does not hold the same key; ENTRAIN_KEY_FILE must name the "
-          "same "
-          "key on all ranks");
+          "same key on all ranks");
     }
     answered_ = true;
   }

@@ -4,6 +4,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import sys
+import warnings
 import weakref
 from typing import Any, Callable, Iterable, List, Mapping, Optional, Sequence, Tuple
 
@@ -11,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .._library import lib
 from ..comm import Comm
-from ..errors import invalid
+from ..errors import ErrorRecord, FailedPrecondition, invalid
 from ._layers import local_of
 
 
@@ -176,11 +178,19 @@ class Frozen:
             self._saved[:] = self._now()
 
     def after_load(self, call: str) -> None:
-        """Raises an error if the state is that of a run with other values. Parts of another number of ranks cannot be compared."""
-        if self.params and self._saved[1] == self._now()[1] and self._saved[0] != self._now()[0]:
+        """Raises an error if the state is that of a run with other values. The library has taken the state over by then."""
+        if not self.params:
+            return
+        (saved, ranks), (digest, now) = self._saved.tolist(), self._now()
+        if ranks != now:
+            warnings.warn(f"{call}: {ranks} ranks shared a replica of the run that saved the state, {now} do now, so it is not known "
+                          "whether its frozen parameters, which the state does not hold, were those of this model", stacklevel=3)
+        elif saved != digest:
             names = ", ".join(name for name, _ in self.params[:3]) + (", ..." if len(self.params) > 3 else "")
-            raise invalid(call, f"the frozen parameters of this model are not those of the run that saved the state, which does not hold "
-                                f"them ({names}): give the model the same values before {call.partition('.')[0]} is made")
+            text = f"{call}: the frozen parameters of this model are not those of the run that saved the state, which does not hold them " \
+                   f"({names}): make {call.partition('.')[0]} anew, of a model that has the same values"
+            # Not InvalidArgument, by which `resume` would take the checkpoint for a damaged one and try an older one.
+            raise FailedPrecondition(ErrorRecord(code=lib.ENTRAIN_FAILED_PRECONDITION, text=text))
 
     def _now(self) -> Tuple[int, int]:
         return int.from_bytes(self._digest, "little", signed=True), 1 if self._replica is None else self._replica.size

@@ -388,7 +388,8 @@ class ACCO:
             remove_old_checkpoints(directory, keep, name)
 
     def load(self, directory: "str | os.PathLike[str]", name: str = "local_sgd_ckpt", *, exact: bool = True) -> None:
-        """Continues from a checkpoint of `save`; only rank 0 reads. On an error nothing has changed. Collective; blocks."""
+        """Continues from a checkpoint of `save`; only rank 0 reads. On an error nothing has changed, except that a model with
+        other frozen parameters is noticed when the rest has been loaded. Collective; blocks."""
         self._channel.load(os.fspath(directory), name, kind="exact" if exact else "portable")
         self._frozen.after_load("ACCO.load")
         self._continue()
