@@ -207,11 +207,12 @@ def larger(runs, size):
 
     if size is MIDDLE:
         return plan, compared(plan, found, FEWER)
-    for seed in size.seeds:  # if time ends the runs, the methods have the same seeds
-        for entry in FEWER:
-            chosen = found(entry)
-            if chosen is not None:
-                plan.get(entry, chosen[0], seed)
+    for entries in ((DDP, EDIT), FEWER):  # if time ends the runs, edit at least has an interval
+        for seed in size.seeds:
+            for entry in entries:
+                chosen = found(entry)
+                if chosen is not None:
+                    plan.get(entry, chosen[0], seed)
     return plan, compared(plan, found, FEWER, least=1)
 
 
