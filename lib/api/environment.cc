@@ -49,10 +49,9 @@ std::vector<std::string> UrlsOf(const Launch& launch) {
   return urls;
 }
 
-// Returns true if the store is that of this launch's job.
-bool IsOfJob(Store& store, const Launch& launch, const Stop& stop) {
-  const auto job = store.Get(kJobKey, Within(kMostAttempt, stop));
-  return job.ok() && *job == launch.job;
+// Returns the job whose store this is (Launch::job).
+absl::StatusOr<std::string> JobOf(Store& store, const Stop& stop) {
+  return store.Get(kJobKey, Within(kMostAttempt, stop));
 }
 
 bool SomebodyListens(absl::string_view url, const Stop& stop) {
@@ -84,8 +83,8 @@ absl::StatusOr<std::shared_ptr<Store>> ServeOnFreePort(const Launch& launch,
       return in_use;
     }
     const Stop brief{Deadline::After(kFirstAttempt)};
-    if (const auto other = OpenStore(url, security, brief);
-        other.ok() && IsOfJob(**other, launch, brief)) {
+    const auto other = OpenStore(url, security, brief);
+    if (other.ok() && JobOf(**other, brief).value_or("") == launch.job) {
       return absl::FailedPreconditionError(absl::StrCat(
           store.status().message(), " by another job with ", launch.job,
           "; give each job a MASTER_PORT of its own, or another ", kRunId, " for all its ranks"));
@@ -106,15 +105,20 @@ absl::StatusOr<std::shared_ptr<Store>> OpenOnSomePort(const Launch& launch,
         break;
       }
       auto store = OpenStore(url, security, Within(attempt, stop));
-      if (store.ok() && IsOfJob(**store, launch, stop)) {
-        return store;
+      absl::Status status = store.status();
+      if (store.ok()) {
+        const auto job = JobOf(**store, stop);
+        if (job.ok() && *job == launch.job) {
+          return store;
+        }
+        status = job.status();
       }
       if (url == launch.store_url) {  // what others say at the other ports says less
-        why = store.ok() ? absl::FailedPreconditionError(
-                               absl::StrCat("store ", url, " is that of another job"))
-                         : store.status();
+        why = !status.ok() ? status
+                           : absl::FailedPreconditionError(
+                                 absl::StrCat("store ", url, " is that of another job"));
       }
-      if (absl::IsFailedPrecondition(store.status())) {
+      if (absl::IsFailedPrecondition(status)) {
         refused = std::min(refused, Deadline::After(kRefused));
       }
     }
@@ -167,15 +171,17 @@ absl::StatusOr<std::shared_ptr<Store>> StoreOf(const Launch& launch, const Secur
   if (store.ok() || launch.store_origin.empty()) {
     return store;
   }
-  return WithBlame(
-      absl::Status(store.status().code(),
-                   absl::StrCat(store.status().message(), "; ", launch.store_origin,
-                                ": it has not come, or it failed (its own output says why)",
-                                absl::StartsWith(launch.store_url, "tcp:")
-                                    ? ", or another program has that port"
-                                    : "",
-                                "; ENTRAIN_STORE names another store")),
-      BlameOf(store.status()));
+  const bool refused = absl::IsFailedPrecondition(store.status());  // somebody has answered
+  const bool by_port = absl::StartsWith(launch.store_url, "tcp:");
+  const absl::string_view cause =
+      refused   ? (by_port ? ": another job or another program may have that port" : "")
+      : by_port ? ": it has not come, or it failed (its own output says why), or another program "
+                  "has that port"
+                : ": it has not come, or it failed (its own output says why)";
+  return WithBlame(absl::Status(store.status().code(),
+                                absl::StrCat(store.status().message(), "; ", launch.store_origin,
+                                             cause, "; ENTRAIN_STORE names another store")),
+                   BlameOf(store.status()));
 }
 
 // Returns the place of a process without launcher: a world of one rank, with a store that no other

@@ -398,4 +398,15 @@ TEST_F(Keys, AStoreServedWithAKeyRefusesRanksWithoutIt) {
 }
 
 }  // namespace
+// The refused rank is the one that can be corrected, so its own error names the key.
+TEST_F(Keys, ARankWithAnotherKeyThanTheStoreIsToldSo) {
+  Program serving(Torchrun(0, port_, {"ENTRAIN_TIMEOUT=6s"}), right_);
+  Program opening(Torchrun(1, port_, {"ENTRAIN_TIMEOUT=3s"}), wrong_);
+  const Ended refused = opening.Wait();
+  ExpectRefused(refused, "ENTRAIN_FAILED_PRECONDITION",
+                "ENTRAIN_KEY_FILE must name the same key on all ranks");
+  EXPECT_THAT(refused.err, Not(HasSubstr("has not come")));
+  ExpectRefused(serving.Wait(), "ENTRAIN_TIMED_OUT", "did not come: 1");
+}
+
 }  // namespace entrain_test
