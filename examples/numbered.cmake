@@ -7,7 +7,7 @@ function(entrain_example name source)
     target_link_options(example_${name} PRIVATE -fsanitize=${ENTRAIN_SANITIZE})
   endif()
 endfunction()
-foreach(name IN ITEMS 01_all_reduce 02_overlap 04_edit 05_acco 06_embed_edit)
+foreach(name IN ITEMS 01_all_reduce 02_overlap 04_edit 05_acco 06_embed_edit 07_elastic_edit)
   entrain_example(${name} ${name})
 endforeach()
 foreach(mpi IN LISTS ENTRAIN_MPIS) # one example for each MPI

@@ -25,6 +25,7 @@ class Methods(unittest.TestCase):
         self.assertEqual(self.methods_of(f"{EXAMPLES}/example_04_edit"), ["edit"])
         self.assertEqual(self.methods_of(f"{EXAMPLES}/example_05_acco"), ["acco"])
         self.assertEqual(self.methods_of(f"{EXAMPLES}/example_06_embed_edit"), ["edit"])
+        self.assertEqual(self.methods_of(f"{EXAMPLES}/example_07_elastic_edit"), ["edit"])
 
     def test_the_trainer(self):
         with tempfile.TemporaryDirectory() as folder:
