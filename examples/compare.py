@@ -101,7 +101,7 @@ def make_all(plan, wanted, programs):
         if away:
             wanted.remove(run)
         elif away is None:  # no rate has been chosen yet
-            runs.left_out += 1
+            runs.left_out.add(run.name)
         elif run in missing:
             progress.begin(run)
             make(runs, run, plan, words[run.name], longest, progress)
@@ -112,7 +112,7 @@ def make_all(plan, wanted, programs):
         if run.summary:
             run.points = tables.curve(runs.records(run.name))
     progress.close()
-    return runs.left_out
+    return len(runs.left_out)
 
 
 def make(runs, run, plan, words, longest, progress):

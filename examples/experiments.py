@@ -533,7 +533,7 @@ def main():
     if args.experiment == "keep":
         keep(runs, args.results)
     if runs.left_out:
-        print(f"{runs.left_out} runs are still to be made", flush=True)
+        print(f"{len(runs.left_out)} runs are still to be made", flush=True)
         sys.exit(0 if args.tables else LEFT_OUT)
 
 

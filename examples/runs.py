@@ -61,7 +61,8 @@ class Runs:
     def __init__(self, args, total=0):
         """args.build, args.data and args.out are paths. A run that would end after args.seconds is not begun (0: no
         limit). If args.tables is true, no run is made. total is the number of runs (0: not known)."""
-        self.args, self.total, self.seen, self.left_out = args, total, 0, 0
+        self.args, self.total, self.seen = args, total, 0
+        self.left_out = set()  # names of the runs that are still to be made
         self.began = time.monotonic()
         # If SIGTERM ends this program, the program must also end the ranks, because they are in a session of their
         # own.
@@ -103,7 +104,7 @@ class Runs:
         if not self.has(name, flags, besides):
             spent = time.monotonic() - self.began
             if self.args.tables or (self.args.seconds and spent + expected_s > self.args.seconds):
-                self.left_out += 1
+                self.left_out.add(name)
                 return None
             place = f"{self.seen}/{self.total}" if self.total else f"{self.seen}"
             self.say(f"[{place}] {name}: {shlex.join(flags)}")
