@@ -113,6 +113,15 @@ def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
+def _rank_in_job(comm: Comm) -> int:
+    """A process that joins has a communicator of its own replica at first, so its launcher tells its number."""
+    with shown():  # elastic.alone hides the launcher's variables
+        number = {name: int(os.environ.get(name) or 0) for name in ("RANK", "WORLD_SIZE", "EDIT_REPLICA", "EDIT_REPLICAS")}
+    if number["EDIT_REPLICAS"] > 1 and comm.size == number["WORLD_SIZE"]:  # elastic.torchrun: each replica has a launcher
+        return number["EDIT_REPLICA"] * comm.size + comm.rank
+    return number["RANK"] if comm.size == 1 else comm.rank
+
+
 class Observer:
     """Exports what Comm, EDiT and ACCO objects know of themselves, those of entrain.torch too. It makes no communication.
 
@@ -194,9 +203,7 @@ class Observer:
 
     def _add_comm(self, comm: Comm, name: str) -> None:
         if self.rank is None:
-            # A process that joins has a communicator of its own at first. elastic.alone hides the launcher's variables.
-            with shown():
-                self.rank = int(os.environ.get("RANK", "0")) if comm.size == 1 else comm.rank
+            self.rank = _rank_in_job(comm)
             process = comm.members()[comm.rank].peer_id.hex()
             with contextlib.nullcontext() if self._trace_file is not None else contextlib.suppress(OSError):
                 self._calls = Calls(process, self._layer_of)

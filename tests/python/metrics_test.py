@@ -102,6 +102,17 @@ def test_a_process_that_joins_has_the_rank_of_its_launcher(tmp_path, monkeypatch
         _launch.hide(["RANK"])
 
 
+def test_a_replica_that_joins_has_the_ranks_of_its_launcher(tmp_path, monkeypatch):
+    for name, number in {"WORLD_SIZE": 2, "EDIT_REPLICA": 1, "EDIT_REPLICAS": 3}.items():  # elastic.torchrun, started again
+        monkeypatch.setenv(name, str(number))
+
+    def body(comm):
+        with Observer(comm, textfile=str(tmp_path / "m-{rank}.prom"), every=3600):
+            comm.barrier()
+    ranks(2, body)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["m-2.prom", "m-3.prom"]
+
+
 def test_a_rank_that_has_gone_is_seen():
     def body(comm):
         with Observer(comm) as observer:
