@@ -293,13 +293,13 @@ static ENTRAIN_INLINE void entrain_join_config_init(entrain_join_config_t* confi
  * call admits no newcomer, *grown becomes NULL, and the call succeeds. It admits none if none could be connected, or
  * fewer than min_newcomers. Newcomers that have applied then continue to wait.
  *
- * `comm` still works after this call, whatever the result, unless the loss of one of its ranks has ended it. If a
- * newcomer dies or cannot be reached during the call, the ranks and the other newcomers make one more attempt without
- * this newcomer. If a newcomer dies later, after all ranks have connected to it, it is a lost rank of the new
- * communicator: calls on the new communicator return PEER_LOST. When all ranks have made the call, it takes at most
- * wait_ns plus the shortest timeout_ns of the ranks. To replace a lost rank, call entrain_comm_shrink first. All ranks
- * get the same result, except for the last two errors below. Errors (entrain_error_t.scope is CALL unless `comm` has
- * ended):
+ * `comm` still works after this call, whatever the result, unless one of its ranks was lost or did not make the call in
+ * time. If a newcomer dies or cannot be reached during the call, the ranks and the other newcomers make one more
+ * attempt without this newcomer. If a newcomer dies later, after all ranks have connected to it, it is a lost rank of
+ * the new communicator: calls on the new communicator return PEER_LOST. When all ranks have made the call, it takes at
+ * most wait_ns plus the shortest timeout_ns of the ranks. To replace a lost rank, call entrain_comm_shrink first. All
+ * ranks get the same result, except for the last two errors below. Errors (entrain_error_t.scope is CALL unless `comm`
+ * has ended):
  * - MISMATCH if ranks differ in min_newcomers, max_newcomers or wait_ns. The text names both ranks and values.
  * - PEER_LOST if the store cannot be reached, or if a rank of `comm` was lost; the text names the rank.
  * - TIMED_OUT if a rank did not make the call in time, or if the time was too short for another attempt.
@@ -453,9 +453,10 @@ static ENTRAIN_INLINE void entrain_shrink_config_init(entrain_shrink_config_t* c
  * remaining ranks, as entrain_comm_agree is. Call this function when a call on `comm` has failed. `comm` does not
  * change; the caller destroys it. *next belongs to the caller. A rank becomes a member if it lives, makes the call in
  * time, and all other members can reach it. A rank is left out if another rank has received nothing from it for a
- * quarter of timeout_ns (at least 0.5 s, at most 5 s). With ENTRAIN_PROGRESS_CALLER a rank answers only inside calls.
- * If a member dies when it can no longer be left out, the first call on the new communicator returns PEER_LOST. Then
- * shrink the new communicator. Errors: those of entrain_comm_agree, and
+ * quarter of timeout_ns (at least 0.5 s, at most 5 s), or for silence_ns of `comm` if that is shorter. With
+ * ENTRAIN_PROGRESS_CALLER a rank answers only inside calls. If a member dies when it can no longer be left out, the
+ * first call on the new communicator returns PEER_LOST. Then shrink the new communicator. Errors: those of
+ * entrain_comm_agree, and
  * - INVALID_ARGUMENT, on this rank only. The text names the argument and its value.
  * - RESOURCE_EXHAUSTED, on all ranks, if one of them has created 65,535 communicators.
  *

@@ -18,9 +18,9 @@
  *   ranks that wait for this rank. When their deadline passes, or the failed rank exits, their error states this
  *   reason.
  *
- * Every call that blocks has a form with a time limit, for signals, watchdogs and event loops: an argument `work`, or a
- * function whose name ends in _work. Both give a work, for entrain_work_wait, _notify, _descriptor and so on
- * (collectives.h). Names in the table are without "entrain_":
+ * Every call of a training loop that blocks has a form with a time limit, for signals, watchdogs and event loops: an
+ * argument `work`, or a function whose name ends in _work. Both give a work, for entrain_work_wait, _notify,
+ * _descriptor and so on (collectives.h). Names in the table are without "entrain_":
  *
  *   | blocking call                          | form with a time limit                                                 |
  *   | edit_wait_layer                        | edit_layer_work                                                        |
@@ -163,7 +163,8 @@ static ENTRAIN_INLINE void entrain_shard_config_init(entrain_shard_config_t* con
  * page-locked, and copy: for EDiT see entrain_edit_config_t.fetch; for ACCO copy the sums of gradients to the
  * accumulator before entrain_acco_install, and params back after it. */
 
-/* Creates a sharded model on the mesh. Collective; blocks. All ranks must give the same layers. */
+/* Creates a sharded model on the mesh. Collective; blocks. The ranks of the shard, context and sync groups must give the
+ * same layers. The parts of a tensor or pipeline axis have layers of their own. */
 ENTRAIN_API entrain_status_t entrain_shard_create(entrain_mesh_t* mesh, const entrain_shard_config_t* config,
                                                   entrain_shard_t** shard);
 ENTRAIN_API void entrain_shard_destroy(entrain_shard_t* shard);
@@ -241,8 +242,8 @@ ENTRAIN_API entrain_status_t entrain_shard_gather_work(entrain_shard_t* shard, i
 ENTRAIN_API entrain_status_t entrain_shard_release(entrain_shard_t* shard, int32_t layer);
 
 /* Writes to *grads the address of a gradient buffer for the layer: padded_count elements of grad_dtype, all zero. The
- * memory belongs to the library. The caller may add to it until entrain_shard_reduce_gradients. Returns
- * INVALID_ARGUMENT for a frozen layer. */
+ * memory belongs to the library. The caller may add to it until entrain_shard_reduce_gradients; until then a further
+ * call gives the same buffer, with what it contains. Returns INVALID_ARGUMENT for a frozen layer. */
 ENTRAIN_API entrain_status_t entrain_shard_gradients(entrain_shard_t* shard, int32_t layer, void** grads);
 /* Takes the gradient buffer of the layer back and starts its reduction; returns at once. The reduction has these steps:
  * - a reduce-scatter over the shard group,
@@ -424,8 +425,7 @@ enum { /* late: what happens to the pseudo-gradient of a replica that arrives af
           that are closed early" below */
   ENTRAIN_LATE_DROP = 0,    /* theta becomes the new anchor */
   ENTRAIN_LATE_CARRY = 1,   /* theta = theta + new anchor - previous anchor. So the next round includes the
-                               pseudo-gradient. Takes 4 more bytes per element of this rank's shards (without frozen
-                               layers) */
+                               pseudo-gradient. Takes 4 more bytes per element of this rank's shards */
   ENTRAIN_LATE_WEIGHTED = 2 /* as CARRY. In addition, the weight of the replica in the next round is divided by 1 + the
                                number of rounds that it has missed. This happens before the weights are normalised */
 };
@@ -496,9 +496,9 @@ typedef struct entrain_edit_config_t {
                                           it began. At its end theta = a + the change that this replica has made during
                                           these steps (see overlap_merge). A-EDiT, 1: the result is merged at the first
                                           step after the end of the exchange, and no replica waits for another. Takes 4
-                                          more bytes per element of this rank's shards (without frozen layers). Not in
-                                          plain averaging. With quorum or round_deadline: the steps of grace, see
-                                          "Rounds that no replica waits for" below */
+                                          more bytes per element of this rank's shards. Not in plain averaging. With
+                                          quorum or round_deadline: the steps of grace, see "Rounds that no replica waits
+                                          for" below */
   int32_t consensus_method;            /* for gta: ENTRAIN_CONSENSUS_* (collectives.h); default NONE */
   int32_t sparsification_method;       /* for gta: ENTRAIN_SPARSIFY_*, applied to each shard of a layer; default NONE */
   double density;                      /* share of the elements that sparsification keeps, in (0, 1). Without
@@ -514,9 +514,8 @@ typedef struct entrain_edit_config_t {
   int32_t overlap_merge;               /* ENTRAIN_MERGE_*, for overlap_steps; default ADD */
   double overlap_mix;                  /* alpha in [0, 1) of ENTRAIN_MERGE_MIX; default 0.5 */
   int32_t staleness_penalty;           /* for overlap_steps with outer sgd. 1: divides the combined Delta by 1 + d / C.
-                                          d is the distance by which the layer's anchor has moved since the replicas
-                                          measured their Delta. C is the mean length of the layer's outer steps. 0
-                                          (default): no penalty */
+                                          d is the length of the layer's last outer step, C the mean length of all its
+                                          outer steps. 0 (default): no penalty */
   int32_t fragments;                   /* P >= 1, default 1: number of fragments. A fragment is a set of layers that are
                                           exchanged at the same steps. Fragment p is exchanged at the steps W_s + (p +
                                           1) H / P + k H, k >= 0. Each fragment must have a layer that is not frozen.
@@ -774,11 +773,12 @@ ENTRAIN_API void entrain_edit_destroy(entrain_edit_t* edit);
  * load ends the run. After a loss during a save, the survivors finish the save (see entrain_edit_save). */
 
 /* Newcomers, with ENTRAIN_ADMIT_EXCHANGE. The M ranks of a new replica call entrain_edit_join. The first rank of the
- * first replica looks for newcomers in the store before each rendezvous; this costs two requests. After the exchange, a
- * thread of the library on each rank admits the newcomers while the callers train. It connects them, compares the
- * options, and sends them the anchors, the outer state, the detectors of the first replica and the counters. Each
- * replica sends a share of each array. The newcomers check hashes of the data. At the next rendezvous the newcomers
- * take part as replicas. If this rendezvous becomes due earlier, it begins when the newcomers have the state.
+ * first replica looks for newcomers in the store before each rendezvous, if a number is free for a replica; this costs
+ * one or two requests. After the exchange, a thread of the library on each rank admits the newcomers while the callers
+ * train. It connects them, compares the options, and sends them the anchors, the outer state, the detectors of the
+ * first replica and the counters. Each replica sends a share of each array. The newcomers check hashes of the data. At
+ * the next rendezvous the newcomers take part as replicas. If this rendezvous becomes due earlier, it begins when the
+ * newcomers have the state.
  *
  * When entrain_edit_join returns, theta = a. entrain_edit_info_t.steps is then the step of the fastest member, but at
  * most the step of the next exchange. So the newcomer arrives at that exchange together with the members. In this
@@ -1457,11 +1457,12 @@ ENTRAIN_API entrain_status_t entrain_acco_loss(const entrain_acco_t* acco, int32
                                                char* text, size_t bytes);
 
 /* Newcomers, with ENTRAIN_ADMIT_EXCHANGE. A newcomer is a process that calls entrain_acco_join. Between rounds, rank 0
- * looks for newcomers in the store (two requests, at most every 20 ms). A thread of the library connects the newcomers
- * on all ranks, while rounds continue. At the beginning of the first round after a commit, the shards of masters and
- * optimizer state are redistributed over all ranks. Newcomers get their shards, the parameters and the counters, and
- * check hashes of these data. The rounds stop only for this transfer. The same round then includes the gradients of the
- * newcomers, so it waits until they have called entrain_acco_install. All ranks then have the same bits.
+ * looks for newcomers in the store (one or two requests, at most every 20 ms). A thread of the library connects the
+ * newcomers on all ranks, while rounds continue. At the beginning of the first round after a commit, the shards of
+ * masters and optimizer state are redistributed over all ranks. Newcomers get their shards, the parameters and the
+ * counters, and check hashes of these data. The rounds stop only for this transfer. The same round then includes the
+ * gradients of the newcomers, so it waits until they have called entrain_acco_install. All ranks then have the same
+ * bits.
  *
  * The members keep their old state until all of them have agreed that the transfer has succeeded. If a newcomer dies or
  * stops before that, the admission fails. The transfer may then wait 10 s longer than the data need; otherwise no round

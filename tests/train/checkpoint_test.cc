@@ -205,6 +205,23 @@ std::map<std::tuple<std::string, int, int>, std::string> Contents(const std::str
   return contents;
 }
 
+// The method may change from edit to diloco.
+TEST(PortableResume, WithoutDetectorsDropsThose) {
+  const Directory directory;
+  const CheckpointOptions checkpoint = To(directory, CheckpointKind::kPortable);
+  RunReplicas({2, 2}, Layers(), [&](Replica& r) {
+    Trainee trainee(r, Judged());
+    trainee.Step();
+    trainee.Step([&] { EXPECT_EQ(r.edit().state().Save(checkpoint), absl::OkStatus()); });
+  });
+  RunReplicas({2, 2}, Layers(), [&](Replica& r) {
+    Trainee trainee(r, Weighed());
+    EXPECT_EQ(r.edit().state().Load(checkpoint), absl::OkStatus());
+    EXPECT_EQ(r.edit().info().steps, 1);
+    trainee.Step();
+  });
+}
+
 // The replicas are equal. What was left over here belongs to another run. To share it again would
 // let the momentum take an extra step.
 TEST(PortableResume, WhoLeavesRightAwayHasNothingToShare) {

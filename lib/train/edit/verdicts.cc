@@ -163,7 +163,8 @@ void Verdicts::VisitDetectors(StateVisitor& visitor) {
   for (const int layer : slab_.training()) {
     detectors_[static_cast<size_t>(layer)].VisitState(absl::StrCat("detector/", layer), visitor);
   }
-  visitor.Array("empty_rounds", Holder::kAll, DType::kI32, empty_rounds_.data(),
+  // Equal on all replicas, but held like the detectors: a portable load without detectors drops both.
+  visitor.Array("empty_rounds", Holder::kReplica, DType::kI32, empty_rounds_.data(),
                 static_cast<int64_t>(empty_rounds_.size()));
 }
 

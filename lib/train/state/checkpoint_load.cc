@@ -227,8 +227,10 @@ absl::Status Loader::CheckPlaces() const {
   return absl::OkStatus();
 }
 
+// An array that was saved once for all ranks is also the array of each replica and rank.
 bool Loader::Is(const SavedArray& array, const SavedArray& wanted) const {
-  return array.name == wanted.name && array.layer == wanted.layer && array.rank == wanted.rank &&
+  return array.name == wanted.name && array.layer == wanted.layer &&
+         (array.rank == wanted.rank || array.rank < 0) &&
          (wanted.layer < 0 || array.part == wanted.part);
 }
 
