@@ -112,11 +112,11 @@ def edit_rows(method: str) -> List[Row]:
         ("sent to other replicas in an exchange" if way.fragments == 1 else "sent to other replicas in an interval, all fragments", sent, span(low, high)),
     ]
     if method != "a-edit":
-        rows.append((f"a step, {clock}", "the above / $H$", span(low / INTERVAL, high / INTERVAL)))
+        rows.append((f"sent to other replicas in a step on average, {clock}", "bytes of an exchange / $H$" if way.fragments == 1 else "bytes of an interval / $H$", span(low / INTERVAL, high / INTERVAL)))
         share = f"{100 * low / INTERVAL / step:.2f} %" + ("" if low == high else f" to {100 * high / INTERVAL / step:.2f} %")
-        rows.append(("a step of synchronous training in f32 sends", "$8 P (N - 1) / (M N)$", f"{amount(step)}. The method sends {share} of this"))
+        rows.append(("sent in a step of synchronous training (f32)", "$8 P (N - 1) / (M N)$", f"{amount(step)}, of which this method sends {share}"))
     seconds = f"{low / RATE:.1f} s" + ("" if low == high else f" to {high / RATE:.1f} s")
-    rows.append(("time of these bytes, 1 Gbit/s for each rank" if way.fragments == 1 else "time of the bytes of an interval, 1 Gbit/s for each rank",
+    rows.append(("time to send an exchange at 1 Gbit/s a rank" if way.fragments == 1 else "time to send an interval's bytes at 1 Gbit/s a rank",
                  "bytes / $R$", seconds))
     return rows
 

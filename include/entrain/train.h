@@ -1251,8 +1251,9 @@ ENTRAIN_API entrain_status_t entrain_state_commit(entrain_state_t* state, int64_
  * takes part in its next install. A shard is lost if its rank and the next rank, which has the copy, are both lost
  * before the shards are redistributed. All calls then return MISMATCH; the text names the two ranks. Start again from
  * the last checkpoint in this case. A rank that was left out, because it was stopped or too late, gets
- * STALE_GENERATION. A loss during create or load is an error; after a loss during a save, the survivors finish the save. In the last round, install waits until all ranks
- * have finished this round. With agd, the counters of entrain_optim_info include the steps on the copy. */
+ * STALE_GENERATION. A loss during create or load is an error; after a loss during a save, the survivors finish the
+ * save. In the last round, install waits until all ranks have finished this round. With agd, the counters of
+ * entrain_optim_info include the steps on the copy. */
 
 enum { /* entrain_acco_config_t.method. A commit is a round whose step changes masters and optimizer state. In each
           round a rank sends 2 L (W - 1) / W elements, where L is the number of parameters with padding */
