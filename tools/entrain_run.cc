@@ -22,6 +22,7 @@
 #include "lib/comm/launch/launcher.h"
 #include "lib/net/listener.h"
 #include "lib/net/security.h"
+#include "lib/store/prefix_store.h"
 #include "lib/store/store.h"
 #include "tools/job_key.h"
 #include "tools/job_output.h"
@@ -349,7 +350,21 @@ absl::StatusOr<uint16_t> FreePort() {
   return listener.address.port();
 }
 
-absl::StatusOr<int> Launch(const Options& options) {
+// Returns the part of the store in which the ranks will work. It depends on variables that they
+// inherit, such as ENTRAIN_RUN_ID.
+std::shared_ptr<Store> PartOfRanks(std::shared_ptr<Store> store, const Options& options,
+                                   const Variables& of_job) {
+  const Variables given = VariablesOf(0, options.ranks, of_job);
+  const auto launch = DetectLaunch([&](const char* name) {
+    const auto found = std::find_if(given.begin(), given.end(),
+                                    [&](const auto& variable) { return variable.first == name; });
+    return found == given.end() ? GetEnv(name) : std::optional<std::string>(found->second);
+  });
+  const std::string prefix = launch.ok() ? StartPrefix(*launch) : "";
+  return prefix.empty() ? store : WithPrefix(std::move(store), prefix);
+}
+
+absl::StatusOr<int> RunJob(const Options& options) {
   Deadline deadline;
   if (!options.timeout.empty()) {
     auto timeout = ParseDuration(options.timeout);
@@ -366,11 +381,11 @@ absl::StatusOr<int> Launch(const Options& options) {
   ENTRAIN_ASSIGN_OR_RETURN(const Security security, LoadSecurity({key.path, {}}));
   ENTRAIN_ASSIGN_OR_RETURN(const auto store, ServeStore("tcp://127.0.0.1:0", security));
   ENTRAIN_ASSIGN_OR_RETURN(const uint16_t master_port, FreePort());
-  Job job(options, deadline, store,
-          {{"MASTER_PORT", absl::StrCat(master_port)},
-           {"ENTRAIN_STORE", store->url()},
-           {"ENTRAIN_KEY_FILE", key.path}},
-          std::move(signals), std::move(guardian));
+  const Variables of_job = {{"MASTER_PORT", absl::StrCat(master_port)},
+                            {"ENTRAIN_STORE", store->url()},
+                            {"ENTRAIN_KEY_FILE", key.path}};
+  Job job(options, deadline, PartOfRanks(store, options, of_job), of_job, std::move(signals),
+          std::move(guardian));
   ENTRAIN_RETURN_IF_ERROR(job.Start());
   return job.Run();
 }
@@ -462,7 +477,7 @@ int Main(int argc, char** argv) {
     Say(std::string(settings.message()));
     return kBadUsage;
   }
-  const auto code = Launch(options);
+  const auto code = RunJob(options);
   if (!code.ok()) {
     Say(std::string(code.status().message()));
     return absl::IsInvalidArgument(code.status()) ? kBadUsage : kCannotRun;

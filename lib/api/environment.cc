@@ -210,9 +210,8 @@ absl::StatusOr<Place> Alone() {
 absl::StatusOr<std::shared_ptr<Store>> PartOf(const Launch& launch, const Security& security,
                                               const Stop& stop) {
   ENTRAIN_ASSIGN_OR_RETURN(std::shared_ptr<Store> store, StoreOf(launch, security, stop));
-  return launch.incarnation.empty()
-             ? store
-             : WithPrefix(std::move(store), absl::StrCat("start.", launch.incarnation, "/"));
+  const std::string prefix = StartPrefix(launch);
+  return prefix.empty() ? store : WithPrefix(std::move(store), prefix);
 }
 
 absl::StatusOr<std::optional<int64_t>> Restarts() {

@@ -117,6 +117,15 @@ TEST(Elastic, AKilledRankIsReplaced) {
   }
 }
 
+// The ranks then use a part of the store of their own.
+TEST(Elastic, AKilledRankOfAJobWithAnIdIsReplaced) {
+  setenv("ENTRAIN_RUN_ID", "job1", 1);
+  const Ended ended = RunThree({}, "3", {"kill", "1", "10"});
+  unsetenv("ENTRAIN_RUN_ID");
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  EXPECT_EQ(ended.Count("finished as rank 2 of 3 after 1 restarts"), 1) << ended.out;
+}
+
 TEST(Elastic, TwoRanksAreReplacedAtOnceAndOneAfterTheOther) {
   const std::vector<std::vector<std::string>> plans = {{"kill", "0", "5", "exit", "1", "5"},
                                                        {"kill", "0", "5", "exit", "1", "9"}};

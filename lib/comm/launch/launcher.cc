@@ -404,6 +404,10 @@ std::string MemberKey(int rank) {
   return absl::StrCat("entrain/launcher/member/", rank);
 }
 
+std::string StartPrefix(const Launch& launch) {
+  return launch.incarnation.empty() ? "" : absl::StrCat("start.", launch.incarnation, "/");
+}
+
 absl::StatusOr<Launch> DetectLaunch(const EnvLookUp& env, const ProcessLookUp& launching_process) {
   ENTRAIN_ASSIGN_OR_RETURN(Launch launch, DetectOne(env));
   ENTRAIN_RETURN_IF_ERROR(FindStore(env, launching_process, &launch));

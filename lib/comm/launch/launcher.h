@@ -45,6 +45,9 @@ inline constexpr char kRunId[] = "ENTRAIN_RUN_ID";
 // that can take newcomers in.
 inline constexpr char kRestarts[] = "ENTRAIN_RESTARTS";
 std::string MemberKey(int rank);
+// Returns the prefix of all keys that this start of a job uses in its store; empty if nothing tells
+// one start from another.
+std::string StartPrefix(const Launch& launch);
 
 // Returns the value of a variable, or nullopt if the variable is unset or empty.
 using EnvLookUp = std::function<std::optional<std::string>(const char* name)>;
