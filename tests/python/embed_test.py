@@ -2,6 +2,7 @@
 elsewhere."""
 import concurrent.futures
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -281,6 +282,47 @@ def test_a_replica_joins(overlap):
         results = list(pool.map(body, range(4)))
     assert results[0][0] == results[2][0] == results[3][0]
     assert results[3][1] == 1 and results[3][2] >= 6
+
+
+def test_a_replica_joins_through_a_new_server(monkeypatch):
+    """The store's process has ended, and another one serves at its address: what it held is lost, but not the run."""
+    first = entrain.Store.serve("tcp://127.0.0.1:0")
+    url = first.url
+    monkeypatch.setenv("ENTRAIN_STORE", url)
+    met, last = threading.Barrier(3), []
+
+    def train(comm, join=None):
+        layers = arrays([5000])
+        with entrain.Mesh(comm) as mesh, entrain.Shard(mesh, [5000]) as shard:
+            shard.bind_layers(layers)
+            options = dict(on_loss="finish", admit="exchange", most_replicas=3, timeout=20)
+            with entrain.EDiT(mesh, shard, join=join, **OPTIONS, **options) as edit:
+                if join is not None:
+                    last.append(edit.info().steps + 8)
+                while not last or edit.info().steps < last[0]:
+                    step(edit, layers, comm.rank)
+                    if edit.info().steps == 4 and join is None:
+                        met.wait(20)
+                    time.sleep(0.01)
+                edit.request_sync()
+                edit.begin_forward()
+                edit.wait_layer(0)
+                assert edit.info().replicas == 3
+                return layers[0].tobytes()
+
+    def body(rank):
+        with entrain.Runtime() as runtime:
+            if rank < 2:
+                with entrain.Store.open(url) as store, entrain.Comm.create(store, rank, 2, timeout=20, runtime=runtime) as comm:
+                    return train(comm)
+            met.wait(20)
+            first.close()
+            with entrain.Store.serve(url) as store, entrain.Comm.create(store, 0, 1, name="own", timeout=20, runtime=runtime) as comm:
+                return train(comm, join=40)
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        results = list(pool.map(body, range(3)))
+    assert results[0] == results[1] == results[2]
 
 
 @pytest.mark.parametrize("prefetch", [1, 2])

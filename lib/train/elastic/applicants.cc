@@ -15,25 +15,25 @@
 
 namespace entrain {
 
-absl::StatusOr<std::shared_ptr<Store>> Applicants::Open(const Stop& stop) {
-  if (store_ == nullptr) {
-    ENTRAIN_ASSIGN_OR_RETURN(store_, open_(stop));
-  }
-  return store_;
-}
-
 int64_t Applicants::Count() {
+  if (silent_ && !look_again_.Passed(Clock::Real().Now())) {
+    return 0;
+  }
   Worker::Doing("newcomers: looking into the store", kLookNs + kSecond);
   const Stop stop{Deadline::After(kLookNs)};
   const auto count = [&]() -> absl::StatusOr<int64_t> {
-    ENTRAIN_ASSIGN_OR_RETURN(const std::shared_ptr<Store> store, Open(stop));
-    return CountApplications(*store, name_, stop);
+    if (store_ == nullptr) {
+      ENTRAIN_ASSIGN_OR_RETURN(store_, open_(stop));
+    }
+    return CountApplications(*store_, name_, stop);
   };
   const absl::StatusOr<int64_t> waiting = count();
   if (waiting.ok()) {
     silent_ = false;
     return *waiting;
   }
+  store_ = nullptr;  // another server may take the place of the one that has ended
+  look_again_ = Deadline::After(kSilentNs);
   if (!std::exchange(silent_, true)) {
     ENTRAIN_LOG(kWarning, object_,
                 ": newcomers: the store does not answer: ", waiting.status().message());
@@ -44,7 +44,7 @@ int64_t Applicants::Count() {
 absl::StatusOr<std::shared_ptr<Communicator>> Applicants::Grow(Communicator& from, int least,
                                                                int most, int64_t timeout_ns) {
   GrowOptions options;
-  options.store = [this](const Stop& stop) { return Open(stop); };
+  options.store = open_;
   options.min_newcomers = least;
   options.max_newcomers = most;
   options.timeout_ns = timeout_ns;

@@ -31,7 +31,7 @@ class Applicants {
       : object_(std::move(object)), open_(std::move(open)), name_(std::move(name)) {}
 
   // Returns the number of processes that have applied. Blocks for at most kLookNs. If the store
-  // does not answer, returns 0 and logs this once.
+  // does not answer, returns 0, logs this once, and opens the store anew after kSilentNs.
   int64_t Count();
   // Collective over `from`. Connects at least `least` and at most `most` newcomers, which are no
   // members before AgreeToTakeIn (admission_meeting.h). Returns null if
@@ -41,15 +41,14 @@ class Applicants {
                                                      int64_t timeout_ns);
 
  private:
-  static constexpr int64_t kLookNs = 500 * kMillisecond;
-
-  absl::StatusOr<std::shared_ptr<Store>> Open(const Stop& stop);
+  static constexpr int64_t kLookNs = 500 * kMillisecond, kSilentNs = 10 * kSecond;
 
   const std::string object_;
   const OpenStoreFn open_;
   const std::string name_;
   std::shared_ptr<Store> store_;
   bool silent_ = false;  // the store does not answer, and this was logged
+  Deadline look_again_;  // while silent_
 };
 
 // Used by newcomers. Collective over `own`. Returns a number that identifies this newcomer: it is
