@@ -149,7 +149,8 @@ std::map<const CommCore*, FlightLook> LookAt(const std::vector<std::shared_ptr<C
 }
 
 absl::Status WriteNew(const std::string& path, absl::string_view text) {
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  // Like a core file: only for the user who runs the job.
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) {
     return errno == EEXIST
                ? absl::FailedPreconditionError(absl::StrCat(path, " exists, and stays as it is"))
