@@ -29,54 +29,56 @@ constexpr EnvVariable kEnvironment[] = {
      "the rendezvous store: tcp://HOST:PORT, etcd://HOST:PORT, local:NAME, file:DIRECTORY or "
      "mem:NAME"},
     {"ENTRAIN_RUN_ID", "text",
-     "names the job: ranks with different ids do not meet in a store that jobs share by mistake; "
-     "the same on all ranks and newcomers; default: the launcher's id, if it gives one"},
+     "the name of the job, the same on all ranks and newcomers: ranks of jobs with different "
+     "names do not meet, even if the jobs share a store by mistake; default: the launcher's "
+     "id, else none"},
     {"ENTRAIN_TRANSPORTS", "names",
      "the transports that may be used, comma separated; default: all that work"},
     {"ENTRAIN_ALGORITHMS", "overrides",
-     "COLLECTIVE:ALGORITHM[@LOW-HIGH], comma separated; default: the cheapest by estimate"},
+     "the algorithm for a collective and a range of bytes: COLLECTIVE:ALGORITHM[@LOW-HIGH], "
+     "comma separated; default: the library takes the one with the lowest estimated time"},
     {"ENTRAIN_TUNING", "file or probe",
      "the source of cost estimates: a file of entrain-perf --tune, or links measured at "
      "creation; default: the library's own values"},
     {"ENTRAIN_DETERMINISM", "algorithm or rank_order",
-     "the bits of a reduction depend on the contributions and on the chosen algorithm, or on "
-     "the contributions in rank order alone; default: algorithm"},
+     "what determines the bits of a reduction's result; algorithm: the contributions and the "
+     "chosen algorithm; rank_order: the contributions in rank order alone; default: algorithm"},
     {"ENTRAIN_TIMEOUT", "duration", "default deadline of operations, e.g. 90s, 5m; default: 30m"},
     {"ENTRAIN_SILENCE", "duration",
-     "a rank whose library answers nothing for so long, while another rank waits in a call with "
-     "it, is taken for stopped; default: only the deadline ends such a wait; with on_loss finish "
-     "30s, with admit 3s"},
+     "a rank counts as stopped if another rank waits for it in a call, and its library answers "
+     "nothing for this time; default: none, so only the deadline ends the wait; with on_loss "
+     "finish 30s, with admit 3s"},
     {"ENTRAIN_INTERFACE", "filter",
      "the address to bind and publish: names, prefixes (eth*), CIDR, ipv4/ipv6, ^exclusions"},
     {"ENTRAIN_PORTS", "LOW-HIGH", "the ports to listen on; default: the kernel chooses"},
     {"ENTRAIN_TCP_STREAMS", "1 to 16",
-     "number of tcp connections for large messages to a peer; default: as many as pay, one on "
-     "the same host"},
+     "the number of tcp connections for large messages to a peer; default: 1 to a peer on the "
+     "same host, otherwise chosen by the measured rate"},
     {"ENTRAIN_TCP_CONGESTION", "name",
      "the congestion control of tcp connections with a round trip of 1 ms or more, e.g. bbr; "
      "default: the host's"},
     {"ENTRAIN_KEEPALIVE", "LIMIT/INTERVAL",
-     "tcp probes a peer's host every INTERVAL, and reports it as lost after a silence of "
-     "LIMIT; default: 8s/2s"},
+     "tcp probes the host of a peer every INTERVAL, and reports the peer as lost if the host "
+     "answers nothing for LIMIT; default: 8s/2s"},
     {"ENTRAIN_HOST_ID", "text",
-     "the name of this process's host: processes with the same text are on one host; default: "
-     "boot, network and IPC namespace"},
+     "the name of this process's host: processes with the same name are on one host; default: "
+     "a name made of the host's boot id, its network namespace and its IPC namespace"},
     {"ENTRAIN_KEY_FILE", "path",
      "file with the pre-shared key of the job, 16 bytes to 4 KiB; default: none"},
     {"ENTRAIN_TLS", "hosts or all",
-     "where tcp uses TLS, by the key or by certificates: between hosts, or also within a host; "
-     "default: hosts"},
+     "the connections that tcp encrypts if the process has a key or certificates; hosts: those "
+     "between hosts; all: also those within a host; default: hosts"},
     {"ENTRAIN_TLS_CERT", "path",
      "PEM file with this process's certificate, for TLS by certificates; default: none"},
     {"ENTRAIN_TLS_KEY", "path", "PEM file with the private key of ENTRAIN_TLS_CERT"},
     {"ENTRAIN_TLS_CA", "path",
      "PEM file with the authorities that sign the certificates of all ranks"},
     {"ENTRAIN_INSECURE", "0 or 1",
-     "1: a process without a key and certificates may send plain traffic to other hosts, and ucx "
-     "may use UCX's TCP; default: 0"},
+     "1: ucx may use UCX's TCP, and a process without a key or certificates may send plain "
+     "traffic to other hosts; default: 0"},
     {"ENTRAIN_CRC", "0 or 1",
-     "1: tcp adds CRC32C to each frame where TLS is not used; one rank of a pair is enough; "
-     "default: 0"},
+     "1: tcp adds CRC32C to each frame of a connection without TLS, if one of the two ranks "
+     "sets it; default: 0"},
     {"ENTRAIN_NCCL_LIBRARY", "path",
      "the NCCL library for collectives on device memory; default: libnccl.so.2, if installed"},
     {"ENTRAIN_LOG", "level", "error, warning, info or debug; default: warning"},
@@ -90,11 +92,11 @@ constexpr EnvVariable kEnvironment[] = {
      "the signal on which a process writes a flight dump; default: none"},
     {"ENTRAIN_CUDA_LIBRARY", "path", "the CUDA driver; default: libcuda.so.1"},
     {"ENTRAIN_LIBRARY", "path",
-     "the libentrain.so that the Python package loads; default: its own"},
+     "the libentrain.so that the Python package loads; default: the one in the package"},
     {"ENTRAIN_RESTARTS", "count",
-     "set by entrain-run --elastic: how often this rank has been restarted; from 1 on, "
-     "entrain_comm_create_from_env joins the communicator of the other ranks; default: the "
-     "program is not elastic"},
+     "how often entrain-run --elastic has restarted this rank (entrain-run sets the variable); "
+     "above 0, entrain_comm_create_from_env joins the communicator of the other ranks; "
+     "default: none"},
     {"ENTRAIN_FAULT", "NAME=VALUE,...",
      "a slower network, emulated for tests: rate=12.5MB/s, latency=200us, jitter=50us, "
      "seed=1, cut=30s, ranks=0,3, transports=tcp; default: none"},
