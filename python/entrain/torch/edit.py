@@ -744,7 +744,9 @@ class EDiT:
         """For evaluation: within the block the model has the parameters on which the replicas have agreed. These are the
         anchors of the last exchange. In warm-up they are the parameters themselves. With plain averaging they are the mean of
         all replicas, and the call is collective. Call it between a step and the next forward pass in training mode. No forward
-        pass in training mode may run inside the block. Afterwards the model has its own parameters again."""
+        pass in training mode may run inside the block. Afterwards the model has its own parameters again.
+
+        With overlap_steps, call `synchronize` first: FailedPrecondition while an exchange runs."""
         self._wait_all()
         values = self._agreed()
         kept = [[flat.clone() for flat in layer.flats] for layer in self._layers]
