@@ -156,8 +156,10 @@ class EDiTStrategy(DDPStrategy):
             assert self.lightning_module is not None
             trainer = self.lightning_module.trainer
             watched = any(isinstance(one, ModelCheckpoint) and one.monitor is not None for one in trainer.callbacks)
-            if not self.edit.info.in_warmup and (self._is_over() if self._alone else watched):
-                _replicas.finish(self.edit)  # otherwise the save that follows would be of another model than the one that is judged
+            # Otherwise the save that follows would be of another model than the one that is judged. And with overlap_steps there are no
+            # agreed parameters while an exchange runs.
+            if not self.edit.info.in_warmup and (self._is_over() if self._alone else watched or self.edit._overlaps):
+                _replicas.finish(self.edit)
             self._inside.enter_context(self.edit.consensus())
         super().on_validation_start()
 

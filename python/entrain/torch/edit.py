@@ -768,7 +768,13 @@ class EDiT:
         self._fetch_now()
         if self._has_anchors and self.info.last_sync_step >= 0:
             slab = torch.empty(sum(counts), dtype=dtype)
-            self._edit.anchor(slab)
+            try:
+                self._edit.anchor(slab)
+            except FailedPrecondition as failure:
+                if not self._overlaps:
+                    raise
+                raise _misplaced(f"{failure}: with overlap_steps there are no agreed parameters until it is over; call synchronize on "
+                                 "all ranks first") from None
         else:
             slab = torch.cat([layer.host for layer in self._layers])
             if not self._has_anchors:

@@ -99,6 +99,17 @@ print(f"validated: rank {rank} loss {module.validated[8]:.6f} sum 0 bits 0")
     assert sum(losses) / 2 == pytest.approx(float(found["own consensus"][0][0]), abs=1e-5)
 
 
+def test_validation_where_exchanges_overlap_steps(tmp_path):
+    found = run(LIGHTNING + """
+module = Module()
+trainer = trainer_of(dict(EDIT, preset="streaming-diloco", overlap_steps=2), val_check_interval=3)
+trainer.fit(module, loader(ROWS[:STEPS * BATCH * size]), DataLoader(VALIDATION, batch_size=16, sampler=range(16)))
+assert sorted(module.validated) == list(range(3, STEPS + 1, 3)), module.validated
+report("overlap", module.model, validate(module.model))
+""", tmp_path)
+    same(found, "overlap", "overlap")
+
+
 def test_a_resumed_run_has_the_same_bits(tmp_path):
     found = run(LIGHTNING + """
 # Epochs of 5 steps, so the saves at 5 and 10 are between the exchanges at 6, 10 and 14.

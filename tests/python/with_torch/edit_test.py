@@ -740,6 +740,23 @@ optimizer.step()
 mean = comm.all_reduce(flat(model), op="avg")
 with edit.consensus():
     torch.testing.assert_close(flat(model), mean)
+edit.close()
+
+# While an exchange runs behind steps, there are no agreed parameters.
+edit = entrain.torch.EDiT(model, optimizer, comm=comm, local_sgd_sync_interval=4, outer_optimizer="sgd", overlap_steps=2)
+for step in range(5):
+    optimizer.zero_grad()
+    loss_of(model, comm.rank, step).backward()
+    optimizer.step()
+try:
+    with edit.consensus():
+        raise AssertionError("not refused")
+except entrain.FailedPrecondition as refused:
+    assert "call synchronize on all ranks first" in str(refused), refused
+edit.synchronize()
+with edit.consensus():
+    same_everywhere(comm, flat(model))
+edit.close()
 """, 2)
 
 
