@@ -157,7 +157,7 @@ void ChannelRun::Save() {
   char name[32];
   std::snprintf(name, sizeof(name), "step-%08lld", static_cast<long long>(commits_));
   books_.Measure(
-      [&] { SaveOrCount(options_, session_, &failed_saves_, [&] { channel_.Save(name); }); });
+      [&] { SaveOrCount(options_, session_, name, &failed_saves_, [&] { channel_.Save(name); }); });
 }
 
 // Adds the gradients of the next micro-batch. Returns its loss.

@@ -89,9 +89,10 @@ std::vector<std::string> CheckpointsIn(const std::string& directory) {
   return names;
 }
 
-void RemoveOldCheckpoints(const std::string& directory, int64_t keep) {
-  const std::vector<std::string> names = CheckpointsIn(directory);
-  for (size_t i = static_cast<size_t>(keep); keep > 0 && i < names.size(); ++i) {
+void RemoveOldCheckpoints(const std::string& directory, int64_t keep, const std::string& saved) {
+  std::vector<std::string> names = CheckpointsIn(directory);
+  names.erase(std::remove(names.begin(), names.end(), saved), names.end());
+  for (size_t i = static_cast<size_t>(keep) - 1; keep > 0 && i < names.size(); ++i) {
     // First the file that refers to the others: without it they are no checkpoint.
     std::error_code error;
     std::filesystem::remove(directory + "/" + names[i] + ".ckpt", error);
@@ -156,7 +157,7 @@ std::vector<std::string> FilesToResume(const Options& options, Session* session)
   return files;
 }
 
-void SaveOrCount(const Options& options, Session* session, int64_t* failed,
+void SaveOrCount(const Options& options, Session* session, const std::string& name, int64_t* failed,
                  const std::function<void()>& save) {
   try {
     session->Agree(save);
@@ -173,7 +174,7 @@ void SaveOrCount(const Options& options, Session* session, int64_t* failed,
     return;
   }
   if (session->rank_left() == 0) {
-    RemoveOldCheckpoints(options.save_dir, options.keep);
+    RemoveOldCheckpoints(options.save_dir, options.keep, name);
   }
 }
 

@@ -36,13 +36,14 @@ Options LoadFirst(const Options& options, const std::vector<std::string>& files,
 // Runs `save`, which throws the same Error on all ranks if it fails. If it succeeds, removes old
 // checkpoints (--keep). If it fails, throws, or with --failed-saves continue prints the error and
 // counts it. Collective.
-void SaveOrCount(const Options& options, Session* session, int64_t* failed,
+void SaveOrCount(const Options& options, Session* session, const std::string& name, int64_t* failed,
                  const std::function<void()>& save);
 
 // Returns the names of the complete checkpoints in a directory, without ".ckpt", the newest first:
 // "step-00000120". The name of a checkpoint ends with a number.
 std::vector<std::string> CheckpointsIn(const std::string& directory);
-// Removes all checkpoints but the `keep` newest ones. keep 0: none.
-void RemoveOldCheckpoints(const std::string& directory, int64_t keep);
+// Removes all checkpoints but the one that was just `saved`, and the newest ones up to `keep`. keep 0:
+// removes none. A run that overwrites another one may find files of later steps.
+void RemoveOldCheckpoints(const std::string& directory, int64_t keep, const std::string& saved);
 
 }  // namespace trainer

@@ -53,7 +53,7 @@ StepLog::StepLog(const std::string& path, bool create) : path_(path) {
     return;
   }
   fd_ =
-      open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC | (create ? O_CREAT | O_TRUNC : 0), 0666);
+      open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC | O_CREAT | (create ? O_TRUNC : 0), 0666);
   if (fd_ < 0) {
     FailToWrite(path);
   }

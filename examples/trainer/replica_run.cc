@@ -170,7 +170,7 @@ void ReplicaRun::Save() {
   } else {
     std::snprintf(name, sizeof(name), "step-%08lld", static_cast<long long>(method_.steps()));
   }
-  SaveOrCount(options_, session_, &failed_saves_, [&] { method_.Save(options_, name); });
+  SaveOrCount(options_, session_, name, &failed_saves_, [&] { method_.Save(options_, name); });
 }
 
 Traffic ReplicaRun::Meter() const {

@@ -195,8 +195,9 @@ TEST_F(TrainTest, ARunIsContinuedOrRefusedWhereItsCheckpointsLie) {
     std::filesystem::resize_file(Path("saves/step-00000024.ckpt"), 1000);
     EXPECT_THAT(Run("other", 2, flags + "28 --resume latest").output,
                 HasSubstr("taking an older one"));
-    Run("anew", 2, flags + "8 --overwrite");
+    Run("anew", 2, flags + "8 --overwrite --keep 1");
     EXPECT_TRUE(Log("anew").contains({1, 0}));
+    EXPECT_TRUE(exists("08") && !exists("12") && !exists("16") && !exists("28"));
     std::filesystem::remove_all(Path("saves"));
   }
 }
