@@ -16,7 +16,8 @@
  * - If a communicator inside the object fails, the first call that notices this returns the error.
  * - A call on an EDiT object or a gradient channel may fail on one rank only. Then the library tells the reason to the
  *   ranks that wait for this rank. When their deadline passes, or the failed rank exits, their error states this
- *   reason.
+ *   reason. (Not for save, load, reduce, open_state and commit with a wrong argument: there the others only learn which
+ *   rank has not come.)
  *
  * Every call of a training loop that blocks has a form with a time limit, for signals, watchdogs and event loops: an
  * argument `work`, or a function whose name ends in _work. Both give a work, for entrain_work_wait, _notify,
@@ -48,12 +49,13 @@
  * EDiT object, no other call may use its shard or its open states either. Such a call returns FAILED_PRECONDITION. But
  * queries of constants are allowed (shard_layer_info, shard_slab_count, state_count, state_info, state_find). If the
  * object is destroyed, the started call ends with ABORTED, also on the ranks that wait for this rank. Before you
- * destroy an object, make sure that blocking calls on it in other threads have returned. The library copies arguments.
- * Output arguments, and the object that `user` points to, are lent until the work is over.
+ * destroy an object, make sure that blocking calls on it in other threads have returned. The library copies arguments,
+ * but not the array `in` of a reduction. This array, output arguments, and the object that `user` points to, are lent
+ * until the work is over.
  *
  * done() of entrain_work_notify may call functions of both kinds: those whose name ends in _work, and those with an
  * argument `work`, if this argument is not NULL. For works of both kinds entrain_work_info reports sequence 0, the
- * layer as tag, and the replica's communicator. */
+ * layer as tag (-1 if the call has none), and the replica's communicator (ACCO: that of entrain_acco_create). */
 #ifndef ENTRAIN_TRAIN_H_
 #define ENTRAIN_TRAIN_H_
 
@@ -151,7 +153,7 @@ typedef struct entrain_shard_config_t {
                                     layer is cut as one flat array. If it is not NULL, the two fields below have one
                                     entry for each segment, layer by layer */
   const size_t* segment_counts;  /* number of elements of each segment; the segments of a layer add up to its P_l */
-  const size_t* segment_rows;    /* length of dimension 0 of each segment; must divide the number of elements; 0 only
+  const size_t* segment_rows;    /* length of dimension 0 of each segment; must divide the number of elements; 0 exactly
                                     for a segment without elements */
 } entrain_shard_config_t;
 static ENTRAIN_INLINE void entrain_shard_config_init(entrain_shard_config_t* config) {
@@ -207,7 +209,8 @@ ENTRAIN_API entrain_status_t entrain_shard_bind(entrain_shard_t* shard, void* pa
  *   distance to the next bf16 number (2^-9 of the value), theta does not change. The same holds for an outer step, but
  *   the anchor does change.
  * - Gradients are summed in f32 and rounded at each reduction.
- * - An EDiT object takes 10 bytes more per element of the largest shard, 20 with overlap_steps. */
+ * - An EDiT object takes 10 bytes more per element of the largest shard, 20 with overlap_steps or with late CARRY or
+ *   WEIGHTED. */
 ENTRAIN_API entrain_status_t entrain_shard_bind_layers(entrain_shard_t* shard, void* const* params, void* const* grads,
                                                        entrain_dtype_t dtype);
 
@@ -293,7 +296,7 @@ ENTRAIN_API entrain_status_t entrain_shard_set_gradients(entrain_shard_t* shard,
 
 typedef struct entrain_shard_stats_t {
   size_t size;
-  uint64_t gather_wait_ns;   /* time for which entrain_shard_wait blocked the caller */
+  uint64_t gather_wait_ns;   /* time for which entrain_shard_wait blocked the caller, without waits for exchanges */
   uint64_t reduce_wait_ns;   /* time for which entrain_shard_finish_gradients blocked the caller */
   uint64_t bytes_sent_shard; /* payload bytes that this rank sent within its shard and context groups */
   uint64_t bytes_sent_sync;  /* payload bytes that this rank sent to other replicas, for gradients and
@@ -462,8 +465,8 @@ typedef struct entrain_edit_config_t {
                                           their tokens per step (arXiv 2604.21428). 0 (default): no step weights */
   int32_t skip_anomaly;                /* 1: for each layer and replica, a detector rejects a pseudo-gradient whose norm
                                           is far above the earlier norms of this layer and replica. 0 (default): rejects
-                                          only norms that are not finite */
-  double step_weight_ratio;            /* r in [0, 1], default 0.5. With a reducer, the share of the step weights in the
+                                          only norms that are not finite, or above 1e18 */
+  double step_weight_ratio;            /* r in (0, 1], default 0.5. With a reducer, the share of the step weights in the
                                           weights. Without a reducer the weights are the step weights */
   double ewma_alpha;                   /* in (0, 1), default 0.02: weight of a new norm in the running mean and
                                           deviation of norms */
@@ -488,9 +491,9 @@ typedef struct entrain_edit_config_t {
   int32_t compat;                      /* 1: uses the arithmetic of the published code; only for comparisons with that
                                           code, not for training. It differs in these points: Rejected replicas count in
                                           the divisor. Step weights count steps since the beginning. The mean and
-                                          deviation of norms begin at 0, and include rejected norms. If the elements of
-                                          the combined Delta of a shard sum to less than 1e-6, the shard returns to its
-                                          anchor. 0 (default): off */
+                                          deviation of norms begin at 0, and include rejected norms. With skip_anomaly,
+                                          if the absolute values of the elements of a shard's combined Delta sum to less
+                                          than 1e-6, the shard returns to its anchor. 0 (default): off */
   int32_t overlap_steps;               /* 0 (default): layers wait for their exchange. EDiT, 1 to H: the exchange runs
                                           during this number of further steps. It uses the parameters from the time when
                                           it began. At its end theta = a + the change that this replica has made during
@@ -580,17 +583,19 @@ typedef struct entrain_edit_config_t {
   const char* identity;                /* describes this run in lines KEY=VALUE, for example the data, the seed, the
                                           batch size, the learning-rate schedule; up to 64 lines and 4096 bytes; copied.
                                           The library compares the lines of all ranks at creation, and the lines of a
-                                          newcomer with those of the members. If a line differs, it returns MISMATCH;
-                                          the text names the key. A newcomer of another job is refused in this way, and
-                                          the members continue. A checkpoint contains the lines. A load logs a warning
-                                          with the keys that differ. NULL (default): nothing */
+                                          newcomer with those of the members. If a value differs, it returns MISMATCH;
+                                          the text names the key. If ENTRAIN_RUN_ID is set, the library adds it as a
+                                          line, which counts. A newcomer of another job is refused in this way, and the
+                                          members continue. A checkpoint contains the lines. A load logs a warning with
+                                          the keys that differ. NULL (default): no lines of the caller */
   double silence;                      /* for on_loss, in seconds, at least 0.1. While a rank waits for other ranks, its
                                           library asks their libraries whether they answer. A library answers whatever
                                           its program does. A rank that answers nothing for this time is lost: its
                                           process is stopped or hangs, or its host is cut off. So such a rank holds the
                                           others up for this time, and not until the deadline. 0 (default):
                                           entrain_comm_config_t.silence_ns if it is set, otherwise 3 s with admit and 30
-                                          s without. Applies to the communicators of the mesh, too */
+                                          s without. Applies to the exchanges of EDiT. The communicators of the mesh and
+                                          of the shard have entrain_comm_config_t.silence_ns */
   entrain_edit_fetch_fn fetch;         /* for parameters in memory that the library cannot see; NULL (default): none */
   void* fetch_user;                    /* first argument of fetch; owned by the caller */
   entrain_outer_schedule_fn outer_schedule; /* changes outer_lr and outer_momentum step by step; NULL (default): they stay.
@@ -655,10 +660,11 @@ ENTRAIN_API int32_t entrain_option_count(int32_t method);
 /* Writes option `index` of `method` to *option. Returns INVALID_ARGUMENT if there is no such option. Needs no object;
  * any thread. */
 ENTRAIN_API entrain_status_t entrain_option(int32_t method, int32_t index, entrain_option_t* option);
-/* Writes to *matters whether option `index` can have an effect together with the other values of `config`. 1: it can.
- * 0: entrain_edit_create would refuse every value but the default, because the option has no effect. Ignores rules that
- * involve the arrays of `config`. config->shard may be NULL. Returns INVALID_ARGUMENT for an option or a value out of
- * range. Needs no object; any thread. */
+/* Writes to *matters whether option `index` can have an effect together with the other values of `config`. 0:
+ * entrain_edit_create would refuse every value but the default, because the option has no effect. 1: no rule about this
+ * option alone says so; entrain_edit_create may still refuse values because of several options. Ignores the arrays and
+ * functions of `config`. config->shard may be NULL. Returns INVALID_ARGUMENT for an option or a value out of range.
+ * Needs no object; any thread. */
 ENTRAIN_API entrain_status_t entrain_edit_option_matters(const entrain_edit_config_t* config, int32_t index,
                                                          int32_t* matters);
 
@@ -676,11 +682,11 @@ ENTRAIN_API entrain_status_t entrain_edit_option_matters(const entrain_edit_conf
  *   "published"         the defaults of the published code of EDiT, which are those of entrain_edit_config_init
  *
  * `given`: the names of `count` fields that the caller has set before this call; they keep their values. An option of
- * the method that would have no effect together with these values is left out, so that entrain_edit_create accepts the
- * result. A field that is set after this call also overrides the method. But it may make another field useless;
- * entrain_edit_create then refuses that field by name. `layers`: the number of layers, which determines the number of
- * fragments; 0: one fragment. For an unknown name returns INVALID_ARGUMENT; the text lists the names. Needs no object;
- * any thread. */
+ * the method that would have no effect together with these values is left out. Values of the caller that conflict with
+ * the method stay, and entrain_edit_create refuses them by name. A field that is set after this call also overrides the
+ * method. But it may make another field useless; entrain_edit_create then refuses that field by name. `layers`: the
+ * number of layers, which determines the number of fragments; 0: one fragment. For an unknown name returns
+ * INVALID_ARGUMENT; the text lists the names. Needs no object; any thread. */
 ENTRAIN_API entrain_status_t entrain_edit_config_preset(entrain_edit_config_t* config, const char* name, int32_t layers,
                                                         const char* const* given, int32_t count);
 /* Return the number of these methods, and the name of method `index`; "" if there is none. */
@@ -699,12 +705,12 @@ ENTRAIN_API entrain_status_t entrain_edit_create(entrain_mesh_t* mesh, const ent
  * have the same number of ranks. Create the communicator of `mesh` in the members' store, because the members reach
  * this process at the address that its route to this store determines. Give this communicator another name than those
  * of the job. `config` is as on the members; `admit` must be set. Blocks until the members have admitted this replica,
- * at most wait_ns (0: the communicator's default deadline). Collective over the ranks of this replica. *edit belongs to
- * the caller. See "Newcomers" below. Errors:
- * - TIMED_OUT after wait_ns. The text states the reason, as the text of entrain_comm_join does.
+ * at most wait_ns (0: config.timeout_ns; if that is 0, too, the communicator's default deadline). Collective over the
+ * ranks of this replica. *edit belongs to the caller. See "Newcomers" below. Errors:
+ * - TIMED_OUT after wait_ns. The text states the reason, as the text of entrain_comm_join does, or the reason for
+ *   which the last attempt failed, for example another number of ranks in a replica.
  * - MISMATCH if an option or a layer differs from that of the members; the text names it and both values. Also if the
  *   hash of the received state differs from the members' hash.
- * - FAILED_PRECONDITION if the members' replicas have another number of ranks.
  * - PEER_LOST if the store cannot be reached. */
 ENTRAIN_API entrain_status_t entrain_edit_join(entrain_mesh_t* mesh, const entrain_edit_config_t* config,
                                                int64_t wait_ns, entrain_edit_t** edit);
@@ -816,11 +822,11 @@ ENTRAIN_API void entrain_edit_destroy(entrain_edit_t* edit);
  * An exchange of entrain_edit_request_sync needs all replicas, and entrain_edit_begin_forward waits for them. A late
  * replica applies its missed rounds first. Replicas that have left (entrain_edit_leave) take part in all rounds, but do
  * not count for the quorum. If a round is not closed within timeout_ns, the exchange fails with TIMED_OUT; the text
- * names the replicas that have not arrived. With ENTRAIN_ON_LOSS_FINISH these replicas are lost instead. Checkpoints
- * can be saved only after an exchange of entrain_edit_request_sync. entrain_edit_open_state is refused. With
- * ENTRAIN_ON_LOSS_FINISH the remaining replicas carry out the last decision to close a round, even if only one of them
- * knew this decision. A lost replica does not count for the quorum. If fewer replicas remain than the quorum, a round
- * needs all of them.
+ * names the replicas that have not arrived. With ENTRAIN_ON_LOSS_FINISH these replicas are lost instead. A save fails
+ * if a replica was late for the last round, so save after an exchange of entrain_edit_request_sync.
+ * entrain_edit_open_state is refused. With ENTRAIN_ON_LOSS_FINISH the remaining replicas carry out the last decision to
+ * close a round, even if only one of them knew this decision. A lost replica does not count for the quorum. If fewer
+ * replicas remain than the quorum, a round needs all of them.
  *
  * Rounds that no replica waits for: overlap_steps together with quorum, round_deadline or both. This is Decoupled
  * DiLoCo (arXiv 2604.21428), but without the separate synchroniser of the paper: the replicas agree among themselves.
@@ -852,16 +858,17 @@ ENTRAIN_API void entrain_edit_destroy(entrain_edit_t* edit);
  * is 1 and an exchange is due. It begins the exchange with the first layer, sets *syncing to 1, and returns without
  * waiting for the exchange. (With use_async it waits for the other replicas, see above.) Otherwise it sets *syncing to
  * 0. Exchanges are due at the steps W_s + k H, never twice at the same step. The exchange at W_s only creates the
- * anchors, and sends nothing. When warm-up ends, the function switches the shard's gradients from global to local. With
- * overlap_steps the layers do not wait for the exchange, and a later begin_forward merges the result. With EDiT this
- * later begin_forward waits for the exchange. `work` (NULL: the call blocks) is for the waits of use_async and of
- * overlap_steps. */
+ * anchors; it sends nothing, and sets *syncing to 0. When warm-up ends, the function switches the shard's gradients
+ * from global to local. With overlap_steps the layers do not wait for the exchange, and a later begin_forward merges
+ * the result. With EDiT this later begin_forward waits for the exchange. `work` (NULL: the call blocks) is for the
+ * waits of use_async and of overlap_steps. */
 ENTRAIN_API entrain_status_t entrain_edit_begin_forward(entrain_edit_t* edit, int32_t training,
                                                         int32_t first_microbatch, int32_t* syncing,
                                                         entrain_work_t** work);
 /* Call this function before the layer is gathered. Waits until the layer's exchange is done. Then theta = a for this
  * layer, with the same bits on all replicas. Returns at once if no exchange of the layer is in progress.
- * entrain_shard_wait does the same for the layers that it prefetches. */
+ * entrain_shard_wait does the same for its layer. The gathers that it prefetches begin when the exchanges of these
+ * layers are done; a gather that was started counts as a wait for the layer. */
 ENTRAIN_API entrain_status_t entrain_edit_wait_layer(entrain_edit_t* edit, int32_t layer);
 /* Lets the exchange of the layer begin, as entrain_edit_wait_layer does before it waits. *work is over when
  * entrain_edit_wait_layer would not block. It has the status that entrain_edit_wait_layer would return. */
@@ -880,9 +887,9 @@ ENTRAIN_API entrain_status_t entrain_edit_end_step(entrain_edit_t* edit);
  * caller that reduces gradients itself must use it, too. Local; at any time. */
 ENTRAIN_API entrain_status_t entrain_edit_gradient_scope(const entrain_edit_t* edit, int32_t* scope);
 /* Requests an exchange: the next begin_forward with training 1 exchanges even if no exchange is due (but not in
- * warm-up, and not twice at one step). With overlap_steps this begin_forward waits for the exchanges in progress, and
- * the layers wait for the requested exchange. So theta = a on all replicas afterwards. Collective. Use it at the end of
- * training, and to evaluate the parameters on which all replicas agree. */
+ * warm-up, and not twice at one step: the request is then lost). With overlap_steps this begin_forward waits for the
+ * exchanges in progress, and the layers wait for the requested exchange. So theta = a on all replicas afterwards.
+ * Collective. Use it at the end of training, and to evaluate the parameters on which all replicas agree. */
 ENTRAIN_API entrain_status_t entrain_edit_request_sync(entrain_edit_t* edit);
 
 /* Records the work of this rank since its last record: the number of tokens on which it has trained (>= 0), and a
@@ -906,7 +913,7 @@ ENTRAIN_API entrain_status_t entrain_edit_wish(entrain_edit_t* edit, int32_t wis
  * all replicas have left. Then theta = a, the same on all replicas. Collective over the replica; blocks if `work` is
  * NULL. For each rendezvous it waits at most tau plus timeout_ns (of the config). With ENTRAIN_ON_LOSS_FINISH it also
  * waits, at most twice timeout_ns, until all ranks have finished the last exchange. This rank must not train
- * afterwards. */
+ * afterwards. Returns FAILED_PRECONDITION in warm-up, for a second call, and if a layer has not been waited for. */
 ENTRAIN_API entrain_status_t entrain_edit_leave(entrain_edit_t* edit, entrain_work_t** work);
 
 /* ---- What EDiT knows of its replicas and layers --------------------------------------------------------------- */
@@ -922,8 +929,9 @@ typedef struct entrain_edit_replica_t {
 static ENTRAIN_INLINE void entrain_edit_replica_init(entrain_edit_replica_t* replica) {
   entrain_struct_init(ENTRAIN_STRUCT_EDIT_REPLICA, replica, sizeof(*replica));
 }
-/* Copies to *out what replica `replica` (0 to N - 1) reported at the last rendezvous. Returns FAILED_PRECONDITION
- * before the first rendezvous, and if the replica was lost before the last rendezvous. */
+/* Copies to *out what replica `replica` (0 to most_replicas - 1) reported at the last rendezvous. Returns
+ * FAILED_PRECONDITION before the first rendezvous of the object or after a load, and if the replica took no part in the
+ * last rendezvous. */
 ENTRAIN_API entrain_status_t entrain_edit_replica(const entrain_edit_t* edit, int32_t replica,
                                                   entrain_edit_replica_t* out);
 
@@ -954,14 +962,15 @@ typedef struct entrain_edit_info_t {
   int32_t replica;           /* the number of this rank's replica */
   int32_t most_replicas;     /* N of the mesh, or the option most_replicas. All numbers of replicas are below this
                                 value. It does not change during the life of the object */
-  int64_t repairs;           /* with ENTRAIN_ANCHOR_CHECK_REPAIR: number of layers whose anchors were repaired on some
-                                rank of this sync group */
+  int64_t repairs;           /* with ENTRAIN_ANCHOR_CHECK_REPAIR: number of anchors of layers that were repaired, summed
+                                over the ranks of this sync group */
   int64_t missed;            /* number of rounds that were closed without this replica */
 } entrain_edit_info_t;
 static ENTRAIN_INLINE void entrain_edit_info_init(entrain_edit_info_t* info) {
   entrain_struct_init(ENTRAIN_STRUCT_EDIT_INFO, info, sizeof(*info));
 }
-/* Describes the state after the last finished exchange. */
+/* The counts of exchanges, and the checksum, are those after the last finished exchange; the other values are
+ * current. */
 ENTRAIN_API entrain_status_t entrain_edit_info(const entrain_edit_t* edit, entrain_edit_info_t* info);
 
 /* Reduces `count` elements of `in` over all ranks of the replicas that are not lost, and writes the result to `out`.
@@ -975,11 +984,11 @@ ENTRAIN_API entrain_status_t entrain_edit_info(const entrain_edit_t* edit, entra
  * batches of an evaluation.
  *
  * `in` and `out` are host memory of at most 64 KiB, and may be the same memory; the caller keeps them. After an error
- * `out` is unchanged. `op` is a built-in operator. `timeout_ns` limits the whole call (0: the communicators' default).
- * Collective over all ranks of all replicas, which must make these calls and saves in the same order; blocks if `work`
- * is NULL. The call is legal when an exact checkpoint may be saved (see entrain_edit_save), during the warm-up, and
- * after entrain_edit_leave. At other times all ranks get FAILED_PRECONDITION. If count, dtype or op differ, all ranks
- * get INVALID_ARGUMENT. */
+ * `out` is unchanged. `op` is a built-in operator. `timeout_ns` limits the call (0: the communicators' default); after
+ * a loss, the repeated call has this time again. Collective over all ranks of all replicas, which must make these calls
+ * and saves in the same order; blocks if `work` is NULL. The call is legal when an exact checkpoint may be saved (see
+ * entrain_edit_save), during the warm-up, and after entrain_edit_leave. At other times all ranks get
+ * FAILED_PRECONDITION. If count, dtype or op differ, all ranks get INVALID_ARGUMENT. */
 ENTRAIN_API entrain_status_t entrain_edit_reduce(entrain_edit_t* edit, const void* in, void* out, size_t count,
                                                  entrain_dtype_t dtype, entrain_op_t op, int64_t timeout_ns,
                                                  int32_t* rank, int32_t* ranks, entrain_work_t** work);
@@ -1102,11 +1111,13 @@ static ENTRAIN_INLINE void entrain_checkpoint_functions_init(entrain_checkpoint_
  * launcher that starts a run again without a load would undo the earlier run. The save returns FAILED_PRECONDITION; the
  * text names both steps. `overwrite` permits the save.
  *
- * Either all ranks succeed, or all return the error of one rank; the text names the rank and the path. The new
- * checkpoint replaces an older one of the same name in one step, when all data are on the disk. Before this step, and
- * after an error, the older checkpoint is unchanged. A process that is killed during a save leaves files in save_dir. A
- * save removes such files if they are older than its own beginning. A load removes them if they are older than the
- * checkpoint that it loaded. If destroy ends a save, an older checkpoint of the same name is unchanged.
+ * A wrong argument, or a layer for which this rank has not waited, is an error of this rank alone; the other ranks wait
+ * for it until their deadline. Otherwise either all ranks succeed, or all return the error of one rank; the text names
+ * the rank and the path. The new checkpoint replaces an older one of the same name in one step, when all data are on
+ * the disk. Before this step, and after an error, the older checkpoint is unchanged. A process that is killed during a
+ * save leaves files in save_dir. A save removes such files if they are older than its own beginning. A load removes
+ * them if they are older than the checkpoint that it loaded. If destroy ends a save, an older checkpoint of the same
+ * name is unchanged.
  *
  * With `functions` the bytes go through functions of the caller, which run on the calling thread of rank 0, or with
  * `work` on a thread of the library. But in a load with rank0_only 0, each rank calls its own functions and reads the
@@ -1349,7 +1360,7 @@ typedef struct entrain_acco_config_t {
                                     (default): "acco". Channels that use one store at the same time need different
                                     names */
   const char* identity;          /* as entrain_edit_config_t.identity */
-  double silence;                /* as entrain_edit_config_t.silence; applies to `comm`, too */
+  double silence;                /* as entrain_edit_config_t.silence, for the rounds; `comm` has its own silence_ns */
 } entrain_acco_config_t;
 static ENTRAIN_INLINE void entrain_acco_config_init(entrain_acco_config_t* config) {
   entrain_struct_init(ENTRAIN_STRUCT_ACCO_CONFIG, config, sizeof(*config));
@@ -1365,7 +1376,8 @@ ENTRAIN_API entrain_status_t entrain_acco_option_matters(const entrain_acco_conf
  *
  * Memory of the channel in addition to params:
  * - (4 + 4 A) Psi / W bytes for the shard, where A is the number of the optimizer's state arrays;
- * - 8 Psi bytes with f32 parameters, 4 Psi with bf16, 6 Psi with bf16 and an f32 accumulator;
+ * - Psi elements of grads_dtype, and Psi elements of the wider one of params_dtype and wire_dtype. With the default
+ *   wire_dtype these are 8 Psi bytes with f32 parameters, 4 Psi with bf16, 6 Psi with bf16 and an f32 accumulator;
  * - up to 64 KiB for the pieces of a step;
  * - with ENTRAIN_ON_LOSS_FINISH the bytes of one more shard, a sum of gradients of Psi / W elements, and Psi elements
  *   of wire_dtype.
@@ -1375,11 +1387,11 @@ ENTRAIN_API entrain_status_t entrain_acco_create(entrain_comm_t* comm, const ent
 /* Creates a channel that joins a running job. The ranks of this job, the members, have set ENTRAIN_ADMIT_EXCHANGE.
  * `comm` contains this process alone. Create `comm` in the members' store, because the members reach this process at
  * the address that its route to this store determines. Give `comm` another name than those of the job. `config` is as
- * on the members; `admit` must be set. Blocks until the members have admitted this rank, at most wait_ns (0: the
- * communicator's default deadline). *acco belongs to the caller. After success config->params holds the parameters that
- * the members installed last. See "Newcomers" below. Errors are those of entrain_edit_join. The library compares
- * optimizers by the results of one step on arbitrary values. So the values in the text of MISMATCH may be such
- * results. */
+ * on the members; `admit` must be set. Blocks until the members have admitted this rank, at most wait_ns (0:
+ * config.timeout_ns; if that is 0, too, the communicator's default deadline). *acco belongs to the caller. After
+ * success config->params holds the parameters that the members installed last. See "Newcomers" below. Errors are those
+ * of entrain_edit_join. The library compares optimizers by the results of one step on arbitrary values. So the values
+ * in the text of MISMATCH may be such results. */
 ENTRAIN_API entrain_status_t entrain_acco_join(entrain_comm_t* comm, const entrain_acco_config_t* config,
                                                int64_t wait_ns, entrain_acco_t** acco);
 /* Frees the channel. The other ranks need this rank's part of a round in progress. So the function waits for the end of
@@ -1395,16 +1407,17 @@ ENTRAIN_API void entrain_acco_destroy(entrain_acco_t* acco);
  * adds to the accumulator. entrain_acco_install clears it when necessary. Lent until the channel is destroyed. */
 ENTRAIN_API entrain_status_t entrain_acco_gradients(entrain_acco_t* acco, void** gradients);
 /* Tells the channel that the gradients of `microbatches` (>= 1) micro-batches with `tokens` (>= 0) tokens have been
- * added to the accumulator. Local. */
+ * added to the accumulator. Local. Returns FAILED_PRECONDITION above max_microbatches, and after the end of the run. */
 ENTRAIN_API entrain_status_t entrain_acco_add(entrain_acco_t* acco, int64_t microbatches, int64_t tokens);
 /* Writes to *ready whether the caller should call entrain_acco_install now: 1 or 0. It is 1 if the round in progress is
- * over and min_microbatches have been added; install then does not wait for other ranks. It is also 1 if
- * max_microbatches have been added. Never blocks. */
+ * over and min_microbatches have been added; install then does not wait for other ranks, except in synchronous rounds
+ * (see entrain_acco_work). It is also 1 if max_microbatches have been added. Never blocks. */
 ENTRAIN_API entrain_status_t entrain_acco_poll(entrain_acco_t* acco, int32_t* ready);
 /* Creates a work that is over when entrain_acco_install would not wait. It has the status that install would return.
  * Use it with entrain_work_wait for signals, watchdogs and progress. In synchronous rounds (ENTRAIN_ACCO_ZERO1,
- * warm-up) install waits for the round that it starts. Then this function starts this round. After that, nothing may be
- * added, saved or loaded before install (FAILED_PRECONDITION). In other rounds this function changes nothing. */
+ * warm-up) install waits for the round that it starts. Then this function starts this round. Returns
+ * FAILED_PRECONDITION if fewer than min_microbatches have been added, and after the end of the run. After that, nothing
+ * may be added, saved or loaded before install (FAILED_PRECONDITION). In other rounds this function changes nothing. */
 ENTRAIN_API entrain_status_t entrain_acco_work(entrain_acco_t* acco, entrain_work_t** work);
 /* Waits for the round in progress, installs its parameters, and starts the next round with the gradients that have been
  * added. *finished becomes 1 when the run is over, on all ranks after the same commit. The parameters are then those of
