@@ -395,8 +395,8 @@ constexpr char kDescription[] =
 
 Each rank gets the variables of torchrun (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK,
 MASTER_ADDR, MASTER_PORT, ...) and ENTRAIN_STORE, and an empty standard input. Output comes out line by
-line, each line behind its rank: "[3] text". ENTRAIN_* variables are passed on to the ranks, ENTRAIN_STORE excepted; one
-that does not exist, or whose value no rank could take, is refused before any rank is started. Where ENTRAIN_KEY_FILE is
+line, each line behind its rank: "[3] text". ENTRAIN_* variables are passed on to the ranks, ENTRAIN_STORE excepted. A
+warning names one that does not exist; most values that no rank could take are refused before any rank is started. Where ENTRAIN_KEY_FILE is
 not set, the job gets a random key of its own, which keeps other users out of its store and from its ranks.
 
 Ranks whose output nobody reads wait as soon as 1 MiB is left unread; the time limit and the ending of ranks do not. If the

@@ -194,8 +194,8 @@ absl::StatusOr<Place> Alone() {
     if (const std::optional<std::string> value = GetEnv(name)) {
       ENTRAIN_LOG(kWarning, name, "=", *value,
                   " is set, but no variables that say the rank and the ",
-                  "number of ranks: this process is a world of one. Set RANK, WORLD_SIZE and ",
-                  "ENTRAIN_STORE for each process if there are others");
+                  "number of ranks: this process is a world of one. Set RANK, LOCAL_RANK, ",
+                  "WORLD_SIZE and ENTRAIN_STORE for each process if there are others");
       break;
     }
   }

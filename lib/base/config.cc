@@ -29,9 +29,9 @@ constexpr EnvVariable kEnvironment[] = {
      "the rendezvous store: tcp://HOST:PORT, etcd://HOST:PORT, local:NAME, file:DIRECTORY or "
      "mem:NAME"},
     {"ENTRAIN_RUN_ID", "text",
-     "the name of the job, the same on all ranks and newcomers: ranks of jobs with different "
-     "names do not meet, even if the jobs share a store by mistake; default: the launcher's "
-     "id, else none"},
+     "a name of the job, put before the launcher's id (torchrun's run id, Slurm's job and "
+     "step): processes meet only if both are equal, even if jobs share a store by mistake; the "
+     "same on all ranks and newcomers; default: none"},
     {"ENTRAIN_TRANSPORTS", "names",
      "the transports that may be used, comma separated; default: all that work"},
     {"ENTRAIN_ALGORITHMS", "overrides",
@@ -50,10 +50,12 @@ constexpr EnvVariable kEnvironment[] = {
      "finish 30s, with admit 3s"},
     {"ENTRAIN_INTERFACE", "filter",
      "the address to bind and publish: names, prefixes (eth*), CIDR, ipv4/ipv6, ^exclusions"},
-    {"ENTRAIN_PORTS", "LOW-HIGH", "the ports to listen on; default: the kernel chooses"},
+    {"ENTRAIN_PORTS", "LOW-HIGH",
+     "the ports to listen on; default: the kernel chooses, but the store at MASTER_ADDR takes "
+     "one from 10000 to 28999"},
     {"ENTRAIN_TCP_STREAMS", "1 to 16",
      "the number of tcp connections for large messages to a peer; default: 1 to a peer on the "
-     "same host, otherwise chosen by the measured rate"},
+     "same host, otherwise chosen by the measured rate; with ENTRAIN_CRC always 1"},
     {"ENTRAIN_TCP_CONGESTION", "name",
      "the congestion control of tcp connections with a round trip of 1 ms or more, e.g. bbr; "
      "default: the host's"},
@@ -89,10 +91,12 @@ constexpr EnvVariable kEnvironment[] = {
      "where flight dumps are written when a communicator fails and on ENTRAIN_FLIGHT_SIGNAL; "
      "default: none are written"},
     {"ENTRAIN_FLIGHT_SIGNAL", "USR1 or USR2",
-     "the signal on which a process writes a flight dump; default: none"},
+     "the signal on which a process writes a flight dump to ENTRAIN_FLIGHT_DIR, which must be "
+     "set; default: none"},
     {"ENTRAIN_CUDA_LIBRARY", "path", "the CUDA driver; default: libcuda.so.1"},
     {"ENTRAIN_LIBRARY", "path",
-     "the libentrain.so that the Python package loads; default: the one in the package"},
+     "the libentrain.so that the Python package loads; default: the one in the package, else "
+     "that of the system"},
     {"ENTRAIN_RESTARTS", "count",
      "how often entrain-run --elastic has restarted this rank (entrain-run sets the variable); "
      "above 0, entrain_comm_create_from_env joins the communicator of the other ranks; "

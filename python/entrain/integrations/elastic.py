@@ -50,7 +50,7 @@ def alone(*, join: float = 600.0, **options: Any) -> Place:
     rank, size = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
     if rank is None or size is None:
         raise invalid("elastic.alone", "RANK and WORLD_SIZE are not set; start the program with entrain-run --elastic, or with a "
-                                       "supervisor that sets them, ENTRAIN_STORE, and ENTRAIN_RESTARTS for a process that it starts again")
+                                       "supervisor that sets them, LOCAL_RANK, ENTRAIN_STORE, and ENTRAIN_RESTARTS for a process that it starts again")
     restarted = int(os.environ.get("ENTRAIN_RESTARTS") or 0) > 0
     comm = None if restarted else Comm.from_env()
     store = Store.open("env:")  # stays open: what it is found by is removed now
