@@ -558,7 +558,7 @@ def links(runs):
 
 
 # The sizes of the tables of docs/evidence.md, in parameters.
-EVIDENCE_SIZES = {"evidence-tiny": "26,232", "evidence-methods": "107,800", "evidence-middle": "515,088"}
+EVIDENCE_SIZES = {"evidence-tiny": "26,232", "evidence-methods": "107,800", "evidence-middle": "515,088", "evidence-large": "1,944,096"}
 EVIDENCE_INTERVALS = {"evidence-tiny-intervals": "26,232", "evidence-intervals": "107,800"}
 EVIDENCE_PARTS = {"evidence-tiny-parts": "26,232", "evidence-parts": "107,800"}
 
@@ -588,9 +588,10 @@ def claims(found):
     add("the same", f"{small}, H = 16, no synchronous steps, settings searched for both", f"loss {cell('gap', longer, '0 (0 %)', '16')}",
         "does not hold")
     tuned = "four replicas, H = 16, every method tuned"
+    untuned = "four replicas, H = 16, settings found for the model before"
     for table, size in EVIDENCE_SIZES.items():
-        add("the same", f"{size} parameters, {tuned}, a sixteenth of the steps synchronous",
-            f"loss {cell(table, against_ddp, 'edit')}", "does not hold; the gap falls with the size")
+        add("the same", f"{size} parameters, {untuned if table == 'evidence-large' else tuned}, a sixteenth of the steps synchronous",
+            f"loss {cell(table, against_ddp, 'edit')}", "does not hold")
     for table, size in EVIDENCE_INTERVALS.items():
         row = found[table][-1]
         measured = row[found[table][0].index("H = 16")]
@@ -610,6 +611,8 @@ def claims(found):
     add("ACCO: the loss of synchronous training at equal updates", f"{small}, two micro-batches an update",
         f"loss {cell('delay', 'against zero1 [95 %]', 'acco')}", "no difference seen")
     for table, size in EVIDENCE_SIZES.items():
+        if all(row[0] != "acco" for row in found[table]):
+            continue  # its runs are still to be made
         measured = cell(table, against_ddp, "acco")
         add("the same", f"{size} parameters, four replicas, every method tuned", f"loss, to ddp {measured}", verdict_of(measured, "no difference seen"))
     add("ACCO: faster, because the exchange is hidden", "two replicas, an exchange as long as a micro-batch",

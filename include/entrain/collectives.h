@@ -2,7 +2,7 @@
  *
  * All functions of this header: any thread may call. A call blocks only if `work` is NULL. `options` may be NULL
  * (defaults). Every function can return INVALID_ARGUMENT; the text names the argument and its value. After the
- * communicator has ended, every function returns the error that ended it.
+ * communicator has ended, every call that is started returns the error that ended it.
  *
  * A call is complete on a rank when the rank has received all data that it needs, and its buffers may be reused. Some
  * ranks need no data: the root of a broadcast or scatter, and the other ranks of a reduce or gather. On such a rank the
@@ -121,8 +121,8 @@ enum { /* entrain_gta_config_t.consensus: the rule that elects a sign for each e
 enum { /* entrain_gta_config_t.sparsification: the elements of a contribution that are sent; the others count as zero */
   ENTRAIN_SPARSIFY_NONE = 0,           /* all elements */
   ENTRAIN_SPARSIFY_MAGNITUDE = 1,      /* the floor(density * n) elements with the largest magnitudes in the rank's
-                                          vector of n elements. Of equal magnitudes the first counts as larger, and NaN
-                                          counts as larger than all numbers */
+                                          vector of n elements (INVALID_ARGUMENT if that is 0). Of equal magnitudes the
+                                          first counts as larger, and NaN counts as larger than all numbers */
   ENTRAIN_SPARSIFY_RANDOM = 2,         /* each element with probability `density`, chosen anew on every rank and in
                                           every call */
   ENTRAIN_SPARSIFY_RESCALED_RANDOM = 3 /* as RANDOM, and the values are divided by `density` */
@@ -293,9 +293,10 @@ ENTRAIN_API entrain_status_t entrain_all_to_all_v(entrain_comm_t* comm, const vo
  * In these calls each part may lie in a buffer of its own. A list has one address for each rank, in rank order.
  * `counts` has the number of elements of each part, also in rank order. If `counts` is NULL, every part has `count`
  * elements, and `counts` must be NULL on all ranks. If a function takes `count` and `counts`, `count` is this rank's
- * entry of `counts`. A list call without `counts` on one rank matches the plain call (such as entrain_all_gather) on
- * another rank. A list call with `counts` matches the call whose name ends in _v. An address may be NULL if its part
- * has 0 elements. The library reads lists and counts before the function returns.
+ * entry of `counts` (all_gather_list and reduce_scatter_list then ignore `count`). A list call without `counts` on one
+ * rank matches the plain call (such as entrain_all_gather) on another rank. A list call with `counts` matches the call
+ * whose name ends in _v. An address may be NULL if its part has 0 elements. The library reads lists and counts before
+ * the function returns.
  *
  * If the parts lie next to each other in rank order, the library uses them without a copy. Otherwise it copies all
  * input parts to memory of its own before the call starts. When the call ends, it copies the result to the output

@@ -113,7 +113,9 @@ typedef struct entrain_runtime_config_t {
                                    namespace */
   int32_t progress;             /* ENTRAIN_PROGRESS_* */
   int32_t reserved;             /* must be 0 */
-  entrain_log_fn log;           /* NULL: standard error. The whole process uses the function that was given last */
+  entrain_log_fn log;           /* the whole process uses the function that was given last, even if that call failed;
+                                   before that, standard error. NULL: changes nothing. log_user must live as long as the
+                                   process uses the function */
   void* log_user;
 } entrain_runtime_config_t;
 
@@ -150,7 +152,8 @@ typedef struct entrain_comm_config_t {
   entrain_runtime_t* runtime; /* NULL: the default runtime of the process */
   entrain_store_t* store;     /* required by entrain_comm_create; the same store on all ranks */
   const char* name;           /* name of the communicator, 1 to 128 bytes. Communicators that are created at the same
-                                 time from one store need different names. NULL: "world" */
+                                 time from one store need different names. The same runtime may use a name again later;
+                                 a new runtime of entrain_runtime_create needs another name or store. NULL: "world" */
   int32_t rank, world_size;   /* 0 <= rank < world_size */
   const char* algorithms;     /* for example "all_reduce:ring@1M-inf,broadcast:tree"; NULL: ENTRAIN_ALGORITHMS, else the
                                  library chooses by estimated time */
@@ -181,15 +184,18 @@ static ENTRAIN_INLINE void entrain_comm_config_init(entrain_comm_config_t* confi
  * caller. Errors:
  * - TIMED_OUT if a rank does not arrive in time; the text names the missing ranks. If one rank reaches its deadline,
  *   the call fails with TIMED_OUT on all ranks.
- * - FAILED_PRECONDITION on all ranks if two processes have the same rank.
+ * - FAILED_PRECONDITION on all ranks if two processes have the same rank, if two ranks use one runtime, or if an
+ *   earlier run or another runtime has used this name in this store.
  * - MISMATCH if two ranks differ in a setting that must be the same; the text names both ranks.
  * - PEER_LOST on the other ranks if the process of one rank ends (even by SIGKILL) while the others wait or connect.
  *   The text names the lost rank. The others receive the error within 2 s, or within 10 s if the host of the lost rank
- *   fails.
- * - ABORTED on the other ranks if the call of one rank fails for a local reason, such as a bad setting or the lack of a
- *   usable transport. The text names this rank and its error.
- * - RESOURCE_EXHAUSTED if this process has created 65,535 communicators already. Parts, duplicates and ended
- *   communicators count too.
+ *   fails. With etcd and stores of functions within 2 s only if the next lower rank is on the same host, otherwise
+ *   within 15 s.
+ * - ABORTED on the other ranks if the call of one rank fails for a local reason, such as an unknown algorithm, an
+ *   unreadable tuning file or a port range that is taken. The text names this rank and its error. The others are not
+ *   told of an INVALID_ARGUMENT that this function finds before it uses the store: they wait until their deadline.
+ * - RESOURCE_EXHAUSTED if this runtime has tried to create 65,535 communicators already. Parts, duplicates, every split
+ *   (even with color -1) and failed attempts count too.
  *
  * Set the CPU affinity before the runtime creates its first communicator. At that time the library counts the cores of
  * each host on which the calling threads of all ranks may run. The CPU quotas of their cgroups limit this number. The
@@ -204,9 +210,8 @@ ENTRAIN_API entrain_status_t entrain_comm_create(const entrain_comm_config_t* co
  *
  * If ENTRAIN_STORE is not set, one of the ranks serves the store. The first rule that applies determines this rank:
  * - If MASTER_ADDR and MASTER_PORT are set, as by torchrun: rank 0, at MASTER_ADDR on the first free one of eight ports
- *   that follow from MASTER_PORT. These ports are in ENTRAIN_PORTS, or from 10000 to 28999. MASTER_PORT itself and its
- *   neighbours are left to torch and to other jobs. The other ranks find the store even if other jobs have some of the
- *   eight ports.
+ *   that follow from MASTER_PORT. These ports are in ENTRAIN_PORTS, or from 10000 to 28999. MASTER_PORT itself is left
+ *   to torch. The other ranks find the store even if other jobs have some of the eight ports.
  * - If the launcher has started all ranks on one host: rank 0. Only processes of the same user can use the store.
  * - In a Slurm step: the first task on the first node of the step.
  * - Otherwise the call returns FAILED_PRECONDITION.
@@ -332,8 +337,8 @@ ENTRAIN_API entrain_status_t entrain_comm_rank(const entrain_comm_t* comm, int32
 ENTRAIN_API entrain_status_t entrain_comm_size(const entrain_comm_t* comm, int32_t* size);
 /* Writes to *name the name of the transport that reaches `peer`; "self" for this rank. Static text. */
 ENTRAIN_API entrain_status_t entrain_comm_transport(const entrain_comm_t* comm, int32_t peer, const char** name);
-/* Writes to *name the algorithm that a call with these arguments uses. `collective`: "all_reduce", "broadcast", and so
- * on. Static text. */
+/* Writes to *name the algorithm that a call with these arguments uses, for a sum in host memory that is not in place.
+ * `collective`: "all_reduce", "broadcast", and so on. Static text. */
 ENTRAIN_API entrain_status_t entrain_comm_algorithm(const entrain_comm_t* comm, const char* collective, size_t count,
                                                     entrain_dtype_t dtype, const char** name);
 
@@ -395,7 +400,8 @@ typedef struct entrain_member_t {
   entrain_peer_id_t peer_id; /* identity of the member's process */
   int32_t rank;              /* rank of the member in this communicator */
   int32_t parent_rank;       /* rank of the member in the communicator from which entrain_comm_shrink,
-                                entrain_comm_split or entrain_comm_duplicate made this one; -1: there is none */
+                                entrain_comm_split, entrain_comm_duplicate or entrain_comm_grow made this one; -1: there
+                                is none, or the member is a newcomer */
   int32_t state;             /* ENTRAIN_MEMBER_* */
   entrain_status_t code;     /* the error of the path if the member is lost; otherwise ENTRAIN_OK */
   char text[256];            /* the text of this error, for example "shm pid 812 died"; otherwise empty */
@@ -453,7 +459,7 @@ static ENTRAIN_INLINE void entrain_shrink_config_init(entrain_shrink_config_t* c
  * remaining ranks, as entrain_comm_agree is. Call this function when a call on `comm` has failed. `comm` does not
  * change; the caller destroys it. *next belongs to the caller. A rank becomes a member if it lives, makes the call in
  * time, and all other members can reach it. A rank is left out if another rank has received nothing from it for a
- * quarter of timeout_ns (at least 0.5 s, at most 5 s), or for silence_ns of `comm` if that is shorter. With
+ * quarter of timeout_ns or for silence_ns of `comm`, whichever is shorter, but at least 0.5 s and at most 5 s. With
  * ENTRAIN_PROGRESS_CALLER a rank answers only inside calls. If a member dies when it can no longer be left out, the
  * first call on the new communicator returns PEER_LOST. Then shrink the new communicator. Errors: those of
  * entrain_comm_agree, and
@@ -473,9 +479,11 @@ ENTRAIN_API entrain_status_t entrain_comm_abort(entrain_comm_t* comm, const char
 /* Waits until all calls that this rank has started are complete. Returns IN_PROGRESS if timeout_ns passes first. */
 ENTRAIN_API entrain_status_t entrain_comm_drain(entrain_comm_t* comm, int64_t timeout_ns);
 
-/* Frees the handle. If this rank has unfinished calls, the function aborts the communicator on all ranks. Otherwise the
- * function does not disturb the other ranks. Never waits for the network. If another thread is in a blocking call on
- * the communicator, that call returns ABORTED. No call may begin on a freed handle. */
+/* Frees the handle. The rank leaves the communicator when no batch and no object of train.h uses it any more. If it
+ * then has unfinished calls, the communicator is aborted on all ranks. Otherwise the function does not disturb the
+ * other ranks. Never waits for the network. If another thread is in a blocking call on the communicator, that call
+ * returns ABORTED (entrain_comm_drain returns OK). Do not destroy the handle during entrain_comm_grow. No call may
+ * begin on a freed handle. */
 ENTRAIN_API void entrain_comm_destroy(entrain_comm_t* comm);
 
 /* ---- Flight recorder (docs/flight.md) ------------------------------------------------------------------------- */

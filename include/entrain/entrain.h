@@ -42,13 +42,15 @@
  *    wait returns ENTRAIN_IN_PROGRESS and changes nothing.
  *  7 INVALID_ARGUMENT, FAILED_PRECONDITION, UNIMPLEMENTED and RESOURCE_EXHAUSTED fail only the call. The rank has then
  *    not made the call, and may still make it while the other ranks wait. If the rank exits or destroys its
- *    communicator instead, the waiting ranks receive the error of its failed call. PEER_LOST, TIMED_OUT, MISMATCH and
- *    ABORTED end the communicator: every later call on it returns the first such error. An ended communicator cannot be
+ *    communicator instead, the waiting ranks receive the error of its failed call (of collectives.h), at the latest at
+ *    their deadline. But if a call that has begun lacks memory or descriptors, the communicator ends with
+ *    RESOURCE_EXHAUSTED on all ranks (entrain_comm_error). PEER_LOST, TIMED_OUT, MISMATCH and ABORTED end the
+ *    communicator: every later call that is started on it returns the first such error. An ended communicator cannot be
  *    repaired. To recover, make a communicator of the remaining ranks (entrain_comm_shrink), or create a new one.
  *    STALE_GENERATION ends the communicator on this rank, because the other ranks continue without this rank.
  *  8 A count is a number of elements. Counts are 64 bits wide, and 0 is legal. A buffer must be aligned for its element
  *    type. If a call can work in place, its comment says where the two buffers must lie. The library refuses all other
- *    overlaps.
+ *    overlaps of input and output. It does not compare the parts of a list.
  *  9 The library throws no exception, does not return errors in errno, and installs a signal handler only if
  *    ENTRAIN_FLIGHT_SIGNAL asks for one. After fork() the child cannot use the library: its calls return
  *    FAILED_PRECONDITION. Apart from that, the child may run without exec, for example as a data loader. A fork handler

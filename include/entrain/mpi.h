@@ -47,11 +47,12 @@ static inline int entrain_mpi_one_host_(MPI_Comm mpi, int size, int* one) {
  * config: as for entrain_comm_create. The fields rank, world_size and store are ignored. NULL: the defaults. The
  * deadline of entrain_comm_create applies. It does not bound the MPI calls that this function makes.
  *
- * Returns the result of entrain_comm_create; entrain_last_error() then has the text. There are two other errors. If
- * rank 0 cannot serve a store, all ranks return the error of rank 0. In this case only rank 0 has the text in
- * entrain_last_error(). If an MPI call fails, and MPI returns the error instead of ending the program, the result is
- * ENTRAIN_PEER_LOST without a text. Without a text of this call, entrain_last_error() has the text of an earlier
- * failure. */
+ * Returns the result of entrain_comm_create; entrain_last_error() then has the text. There are three other errors. If a
+ * rank cannot open the store of rank 0 (within timeout_ns; 0: 30 s), it returns that error, and the other ranks get
+ * TIMED_OUT at their deadline. If rank 0 cannot serve a store, all ranks return the error of rank 0. In this case only
+ * rank 0 has the text in entrain_last_error(). If an MPI call fails, and MPI returns the error instead of ending the
+ * program, the result is ENTRAIN_PEER_LOST without a text. Without a text of this call, entrain_last_error() has the
+ * text of an earlier failure. */
 static inline entrain_status_t entrain_comm_create_from_mpi(MPI_Comm mpi, const entrain_comm_config_t* config,
                                                             entrain_comm_t** comm) {
   entrain_comm_config_t own;

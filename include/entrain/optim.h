@@ -39,7 +39,7 @@ typedef struct entrain_optim_config_t {
   int32_t kind;
   int32_t nesterov;         /* sgd: 0 or 1; 1 needs momentum > 0 */
   double momentum;          /* sgd: mu, 0 <= mu < 1 */
-  double beta1, beta2, eps; /* adamw and agd: betas in [0, 1), default 0.9 and 0.999. adamw: eps, default 1e-8 */
+  double beta1, beta2, eps; /* adamw, agd: betas in [0, 1), default 0.9 and 0.999. adamw: eps >= 1e-37, default 1e-8 */
   double weight_decay;      /* >= 0. sgd: added to the gradient; adamw: decoupled; agd: see decay */
   double delta;             /* agd: >= 0; default 1e-5; 1e-14 is usual for transformers. If delta sqrt(c2) is below
                                1e-19, the library uses 1e-19, because the square of a smaller number is 0 in f32 */

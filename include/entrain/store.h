@@ -91,16 +91,16 @@ static ENTRAIN_INLINE void entrain_store_functions_init(entrain_store_functions_
 }
 
 /* Creates a store from the functions. Every rank of a communicator creates such a store over the same map. The keys of
- * a communicator NAME begin with "entrain/NAME#N/". N counts the communicators of this name that were created from this
- * handle. The keys of entrain_store_set, _get and _add are used unchanged. If `remove` is given, the library removes
- * the keys of a communicator when the communicator has been created. If the creation fails, the keys that tell late
- * ranks the reason stay. entrain_comm_grow and entrain_comm_join use keys that begin with "entrain/NAME#grow/". Three
- * of these keys, which are counters, stay.
+ * a communicator NAME begin with "entrain/NAME#N/". N counts the attempts of this runtime to create a communicator of
+ * this name from this handle. The keys of entrain_store_set, _get and _add are used unchanged. If `remove` is given,
+ * the library removes the keys of a communicator when the communicator has been created. If the creation fails, the
+ * keys that tell late ranks the reason stay. entrain_comm_grow and entrain_comm_join use keys that begin with
+ * "entrain/NAME#grow/". Three of these keys, which are counters, stay.
  *
- * If a rank's process ends while a communicator is created, the other ranks get PEER_LOST; the text names the rank.
- * Ranks on the same host as this process get the error within 2 s. Ranks on other hosts can learn of the end only
- * through the functions. They get the error within 15 s. To create a communicator, each rank calls each function a few
- * times; the last rank to arrive calls `get` once for each rank.
+ * If a rank's process ends while a communicator is created, the other ranks get PEER_LOST; the text names the rank. The
+ * next lower rank (after rank 0 the highest) watches this process. If it is on the same host, all ranks get the error
+ * within 2 s, otherwise within 15 s. To create a communicator, each rank calls each function a few times; the last rank
+ * to arrive calls `get` once for each rank.
  *
  * Returns INVALID_ARGUMENT if a required function is missing; `release` is then not called. */
 ENTRAIN_API entrain_status_t entrain_store_create(const entrain_store_functions_t* functions,
@@ -118,7 +118,8 @@ ENTRAIN_API const char* entrain_store_url(const entrain_store_t* store);
 ENTRAIN_API entrain_status_t entrain_store_set_timeout(entrain_store_t* store, int64_t timeout_ns);
 
 /* Sets a key (at most 512 bytes) to a value (at most 1 MiB). A server keeps at most 64 MiB for each handle and 256 MiB
- * in total, keys included. Beyond that the call returns RESOURCE_EXHAUSTED; the text names the limit. */
+ * in total, keys included; a mem: store keeps at most 64 MiB. Beyond that the call returns RESOURCE_EXHAUSTED; the text
+ * names the limit. */
 ENTRAIN_API entrain_status_t entrain_store_set(entrain_store_t* store, const char* key, const void* value,
                                                size_t bytes);
 

@@ -323,6 +323,9 @@ entrain_status_t entrain_comm_error(const entrain_comm_t* comm, entrain_error_t*
     if (error != nullptr) {
       entrain_error_t record;
       ToRecord(ended, Reach::kByCode, &record);
+      if (!ended.ok()) {
+        record.scope = ENTRAIN_SCOPE_COMM;  // whatever the code: the communicator has ended
+      }
       ENTRAIN_RETURN_IF_ERROR(WriteError(record, error));
     }
     return ended;
