@@ -589,7 +589,8 @@ def claims(found):
         "does not hold")
     tuned = "four replicas, H = 16, every method tuned"
     untuned = "four replicas, H = 16, settings found for the model before"
-    for table, size in EVIDENCE_SIZES.items():
+    sizes = {table: size for table, size in EVIDENCE_SIZES.items() if table in found}
+    for table, size in sizes.items():
         add("the same", f"{size} parameters, {untuned if table == 'evidence-large' else tuned}, a sixteenth of the steps synchronous",
             f"loss {cell(table, against_ddp, 'edit')}", "does not hold")
     for table, size in EVIDENCE_INTERVALS.items():
@@ -610,7 +611,7 @@ def claims(found):
         "holds for the speed; the loss with uneven replicas has not been measured")
     add("ACCO: the loss of synchronous training at equal updates", f"{small}, two micro-batches an update",
         f"loss {cell('delay', 'against zero1 [95 %]', 'acco')}", "no difference seen")
-    for table, size in EVIDENCE_SIZES.items():
+    for table, size in sizes.items():
         if all(row[0] != "acco" for row in found[table]):
             continue  # its runs are still to be made
         measured = cell(table, against_ddp, "acco")
