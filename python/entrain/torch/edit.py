@@ -389,7 +389,7 @@ class EDiT:
         before the forward pass: replicas exchange, or have made their first anchors. A model with pipeline stages needs this call: at
         each step, every stage must make it before it waits for activations. Otherwise a stage waits in its forward pass for the other
         stages' part of the exchange. Call it between a step and the next forward pass in training mode. Collective; blocks only with
-        A-EDiT."""
+        A-EDiT, and with overlap_steps at the end of an exchange."""
         self._end_skipped_step()
         if self._open and (self._passes or self._computed):
             raise _misplaced("begin_step: the step has begun; it is to come before its first forward pass")
@@ -695,7 +695,7 @@ class EDiT:
 
     def record(self, tokens: int, metric: float = 0.0, weight: float = 0.0) -> None:
         """Records how many tokens this rank has trained on since the last call, and a metric, such as the loss, with
-        its weight. Both travel with the next rendezvous of A-EDiT. `info.metric` is then the mean over all replicas.
+        its weight. Both travel with the next rendezvous. `info.metric` is then the mean over all replicas.
         Local."""
         self._edit.record(tokens, metric, weight)
 
