@@ -91,6 +91,8 @@ entrain_status_t entrain_comm_grow(entrain_comm_t* comm, const entrain_grow_conf
     ENTRAIN_ASSIGN_OR_RETURN(const GrowOptions options, ToGrowOptions(known, comm));
     auto made = kept->Grow(options);
     if (!made.ok()) {
+      // The next call opens the store anew: another server may be at its address by then.
+      comm->store = nullptr;
       // If the communicator still works, only the call has failed, for example because of a
       // newcomer.
       reach = kept->status().ok() ? Reach::kCall : Reach::kByCode;

@@ -241,3 +241,28 @@ else:
     command = [RUN, "--elastic", "-n", "2", "--", sys.executable, "-c", code, str(hidden)]
     text = finish(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True), 90)
     assert "it ends last" in text and "did not take in" not in text, text
+
+
+def test_a_new_server_at_the_stores_address(monkeypatch):
+    """The communicator finds its store in the environment. When another server has taken the place of the first one, a call fails, and the
+    next one uses the new server."""
+    first = entrain.Store.serve("tcp://127.0.0.1:0")
+    url = first.url
+    monkeypatch.setenv("ENTRAIN_STORE", url)
+    with entrain.Runtime() as runtime, entrain.Comm.create(first, 0, 1, name="renewed", timeout=20, runtime=runtime) as comm:
+        assert comm.grow() is None  # opens the store
+        first.close()
+        with entrain.Store.serve(url):
+            with pytest.raises(entrain.PeerLost, match="the server was replaced by another one"):
+                comm.grow()
+
+            def join():
+                with entrain.Runtime() as other, entrain.Comm.join(name="renewed", wait=20, runtime=other) as joined:
+                    joined.barrier()
+                    return joined.rank
+
+            with concurrent.futures.ThreadPoolExecutor() as pool:
+                newcomer = pool.submit(join)
+                with comm.grow(min_newcomers=1, wait=20) as grown:
+                    grown.barrier()
+                assert newcomer.result() == 1
