@@ -12,6 +12,7 @@ namespace {
 
 constexpr int64_t kSecondNs = 1'000'000'000;
 constexpr auto kLook = std::chrono::milliseconds(500);
+constexpr int64_t kStoreNs = 2 * kSecondNs;  // for a request to the store
 
 std::string KeyOf(const std::string& key) {
   return "entrain-train/" + key;
@@ -26,7 +27,7 @@ std::unique_ptr<Lives> Lives::Open(int rank, int ranks, bool saves) {
   }
   entrain_store_t* store = nullptr;
   Check(entrain_store_open(url, 0, &store));
-  Check(entrain_store_set_timeout(store, 2 * kSecondNs));
+  Check(entrain_store_set_timeout(store, kStoreNs));
   if (saves) {
     (void)entrain_store_set(store, "revives", "1", 1);
   }
@@ -49,6 +50,19 @@ std::string Lives::Get(const std::string& key) const {
 
 bool Lives::Has(const std::string& key) const {
   return !Get(key).empty();
+}
+
+// Another server may have the address by then. It has none of the keys.
+void Lives::FollowServer() {
+  char text[64];
+  size_t bytes = sizeof(text);
+  entrain_store_t* fresh = nullptr;
+  if (entrain_store_get(store_.get(), KeyOf("asked").c_str(), 0, text, &bytes) ==
+          ENTRAIN_PEER_LOST &&
+      entrain_store_open(std::getenv("ENTRAIN_STORE"), kStoreNs, &fresh) == ENTRAIN_OK) {
+    store_.reset(fresh);
+    (void)entrain_store_set_timeout(fresh, kStoreNs);
+  }
 }
 
 void Lives::Set(const std::string& key, const std::string& value) const {
@@ -152,6 +166,9 @@ void Lives::Work() {
         return;
       }
     }
+    if (met_.load()) {
+      FollowServer();
+    }
     if (Has("begun/" + std::to_string(number_ + 1))) {
       std::fprintf(
           stderr,
@@ -187,8 +204,8 @@ void Lives::Answer(const std::string& question) const {
 }
 
 void Lives::Over() {
+  Stop();  // its thread may open the store anew
   Set("over");
-  Stop();
 }
 
 }  // namespace trainer

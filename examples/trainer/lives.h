@@ -78,13 +78,15 @@ class Lives {
   std::vector<std::string> Signs() const;
   std::string Get(const std::string& key) const;
   void Ask();
+  // Opens the store anew if its server has ended.
+  void FollowServer();
   // Begin and end the thread that answers for this rank.
   void Keep();
   void Stop();
   void Work();
   void Answer(const std::string& question) const;
 
-  const StoreHandle store_;
+  StoreHandle store_;  // replaced by FollowServer only, on the thread of Work after the meeting
   const int rank_, ranks_;
   int64_t number_ = 0;
   std::atomic<bool> met_{false}, exchanged_{false};
