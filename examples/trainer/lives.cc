@@ -21,12 +21,11 @@ std::string KeyOf(const std::string& key) {
 }  // namespace
 
 std::unique_ptr<Lives> Lives::Open(int rank, int ranks, bool saves) {
-  const char* const url = std::getenv("ENTRAIN_STORE");
-  if (url == nullptr) {
+  if (std::getenv("ENTRAIN_STORE") == nullptr) {
     return nullptr;
   }
   entrain_store_t* store = nullptr;
-  Check(entrain_store_open(url, 0, &store));
+  Check(entrain_store_open("env:", 0, &store));
   Check(entrain_store_set_timeout(store, kStoreNs));
   if (saves) {
     (void)entrain_store_set(store, "revives", "1", 1);
@@ -59,7 +58,7 @@ void Lives::FollowServer() {
   entrain_store_t* fresh = nullptr;
   if (entrain_store_get(store_.get(), KeyOf("asked").c_str(), 0, text, &bytes) ==
           ENTRAIN_PEER_LOST &&
-      entrain_store_open(std::getenv("ENTRAIN_STORE"), kStoreNs, &fresh) == ENTRAIN_OK) {
+      entrain_store_open("env:", kStoreNs, &fresh) == ENTRAIN_OK) {
     store_.reset(fresh);
     (void)entrain_store_set_timeout(fresh, kStoreNs);
   }

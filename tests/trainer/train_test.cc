@@ -551,6 +551,7 @@ TEST_F(TrainTest, TwoReplicasAreReplacedOneAfterTheOther) {
 // All ranks are killed, one after the other before its replacement counts, or in one moment. They
 // meet again, continue from the last checkpoint, and a rank that is killed later is replaced.
 TEST_F(TrainTest, ARunOfWhichAllRanksWereLostContinuesFromItsLastCheckpoint) {
+  setenv("ENTRAIN_RUN_ID", "job", 1);  // entrain-run and the ranks then use a part of the store
   std::ofstream(Path("rank")) << "row=; [ $ENTRAIN_RESTARTS = 0 ] && row='\"step\":60,'\n"
                               << "[ $RANK$ENTRAIN_RESTARTS = 11 ] && row='\"step\":200,'\n"
                               << "if [ -n \"$row\" ]; then\n"
@@ -579,6 +580,7 @@ TEST_F(TrainTest, ARunOfWhichAllRanksWereLostContinuesFromItsLastCheckpoint) {
   const Outcome lost = Shell(run);
   EXPECT_NE(lost.code, 0) << lost.output;
   EXPECT_THAT(lost.output, HasSubstr("no other rank has a communicator that it could join"));
+  unsetenv("ENTRAIN_RUN_ID");
 }
 
 // A process of another job (another seed) that comes to the store of a run by mistake is refused by
