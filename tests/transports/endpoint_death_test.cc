@@ -1,8 +1,10 @@
 // Invariant 8: the killing of a process is noticed by its peer, polling or asleep, idle or in the
 // middle of a transfer.
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <string>
+#include <thread>
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,6 +16,7 @@ namespace entrain {
 namespace {
 
 constexpr size_t kAddressBytes = 1024;
+constexpr size_t kLastWords = 5;
 
 // Addresses travel between processes in records of a fixed size.
 void Tell(int fd, const std::string& address) {
@@ -26,8 +29,9 @@ std::string Hear(int fd) {
   return read(fd, record, kAddressBytes) == static_cast<ssize_t>(kAddressBytes) ? record : "";
 }
 
-// The child, until it is killed: it takes part in the traffic, or only sleeps. `orphan`: if this is
-// a pipe, the child forks a process that lives until the pipe is closed.
+// The child, until it is killed: it takes part in the traffic, or only sleeps. When it is told
+// anything, it says its last words and ends without a goodbye. `orphan`: if this is a pipe, the
+// child forks a process that lives until the pipe is closed.
 [[noreturn]] void Child(const std::string& name, uint8_t index, int in, int out, int64_t bytes,
                         int orphan) {
   const std::unique_ptr<Node> node = MakeNode(name, index);
@@ -44,11 +48,20 @@ std::string Hear(int fd) {
     char byte;
     _exit(read(orphan, &byte, 1) == 0 ? 0 : 1);
   }
-  while (true) {
+  while (node->events.controls.empty()) {
     if (node->transport->Poll() == 0) {
       SleepOn(*node->transport, 1000);
     }
   }
+  std::this_thread::sleep_for(
+      std::chrono::milliseconds(200));  // what arrives meanwhile is not read
+  for (size_t i = 0; i < kLastWords; ++i) {
+    path->SendControl(absl::StrCat("word ", i));
+  }
+  for (int polls = 0; polls < 2; ++polls) {
+    node->transport->Poll();
+  }
+  _exit(0);
 }
 
 class EndpointDeath : public testing::TestWithParam<std::string> {
@@ -175,6 +188,30 @@ TEST_P(EndpointDeath, Invariant8_AKilledPeerThatHadForkedIsNoticed) {
     path.reset();
     node.reset();
   }
+}
+
+// A rank that has learned of a failure tells the others, and then its process may end. A rank that
+// was away meanwhile must hear of the failure, and not take the one who told it for the culprit.
+TEST_P(EndpointDeath, WhatAPeerSaidBeforeItsEndIsHeardFirst) {
+  Start(1, 100);
+  path->SendControl("go");
+  const Buffer out = Pattern(32 << 10, 1);
+  std::vector<Transfer> sends(60);
+  for (Transfer& send : sends) {
+    path->PostSend(Message(8), Of(out), &send);
+  }
+  const Deadline sent = Deadline::After(100 * kMillisecond);
+  while (!sent.Passed(Clock::Real().Now())) {
+    node->transport->Poll();
+  }
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  child = -1;
+  std::this_thread::sleep_for(std::chrono::milliseconds(600));  // the check of UCX is due by then
+  Transfer late;
+  path->PostSend(Message(8), Of(out), &late);
+  ASSERT_TRUE(Drive([&] { return !node->events.lost.empty(); }, 5, false));
+  EXPECT_EQ(node->events.controls.size(), 1 + kLastWords);
+  EXPECT_EQ(node->events.controls.back(), absl::StrCat("word ", kLastWords - 1));
 }
 
 TEST_P(EndpointDeath, Invariant8_AKilledPeerIsNoticedInTheMiddleOfLargeTransfers) {

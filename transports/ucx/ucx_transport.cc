@@ -374,10 +374,11 @@ int UcxTransport::Poll() {
       LookAtProcesses();
     }
     quiet_ = !Unsettled();
-    events += FlushEndpoints();
+    // Before it sends: if UCX sends to a process that is gone, it drops what it has not read from
+    // that process. There may be the news of the failure for which the process has ended.
     handled_ = 0;
     progressed_ = worker_->Progress();
-    events += handled_ + TendWires();
+    events += handled_ + FlushEndpoints() + TendWires();
   }
   events += Report();
   events += completions.Run();
