@@ -350,10 +350,12 @@ typedef int32_t (*entrain_outer_schedule_fn)(void* user, int32_t layer, int64_t 
  * overlap_steps. With use_async it is tau in seconds, more than 0. `exchanges` is the number of intervals before this
  * one, and `steps` is the number of steps since warm-up at its beginning. EDiT asks for the intervals in order, each
  * once, and in the same way on all replicas. After a load or a join it asks again, from the first interval on. So
- * compute H from the arguments alone. A-EDiT may ask several times for one interval, and each replica has a tau of its
- * own. The library calls the function inside entrain_edit_begin_forward, entrain_edit_leave and entrain_edit_join, on
- * their thread or a thread of the library. The function must not call this EDiT object. A value out of range ends the
- * call with ABORTED on all ranks. */
+ * compute H from the arguments alone. If the steps of an exchange differ between replicas, the exchange ends on all
+ * ranks with DATA_LOSS and a message that names both steps. With quorum or round_deadline they are not compared,
+ * because a late replica may be at another step. A-EDiT may ask several times for one interval, and each replica has a
+ * tau of its own. The library calls the function inside entrain_edit_begin_forward, entrain_edit_leave and
+ * entrain_edit_join, on their thread or a thread of the library. The function must not call this EDiT object. A value
+ * out of range ends the call with ABORTED on all ranks. */
 typedef double (*entrain_interval_schedule_fn)(void* user, int64_t exchanges, int64_t steps);
 
 /* The caller's outer step of one layer. Moves this rank's `count` elements of the anchor, in place, in the direction

@@ -704,7 +704,7 @@ TEST(ChannelJoin, ANewcomerThatComesWithOneThatLeaves) {
 // Rank 0 or 1 takes rank 2 in by hand, up to the last message, which no rank sends.
 void TakeIn(GradientRound& round, const ChannelOptions& options, int rank, EnlargedWorld* enlarged,
             std::unique_ptr<ChannelCut>* cut) {
-  Applicants applicants("acco", options.admit_store, "acco");
+  Applicants applicants("acco", 1, options.admit_store, "acco");
   const auto grown = applicants.Grow(*round.ranks().comm(), 1, 1, options.timeout_ns);
   ASSERT_TRUE(grown.ok()) << grown.status();
   ASSERT_NE(*grown, nullptr);

@@ -303,6 +303,41 @@ TEST(Join, OtherOptionsAreRefused) {
   ExpectAlike(job, shared, {0, 1, 3});
 }
 
+// Fewer ranks than those of a member's replica would wait for others that never come. More ranks
+// would be connected again and again. Both would keep newcomers out that fit.
+TEST(Join, AnotherNumberOfRanksIsRefused) {
+  for (const auto& [of_members, of_newcomers] : {std::pair(2, 1), std::pair(1, 2)}) {
+    SCOPED_TRACE(absl::StrCat(of_newcomers, " instead of ", of_members));
+    SharedMemory shared;
+    Job job;
+    job.members = 2;
+    job.newcomers = of_members == 1 ? 2 : 1;
+    job.shards = of_members;
+    job.shards_of_newcomers = of_newcomers;
+    job.options.most_replicas = job.options_of_newcomers.most_replicas = 4;
+    job.expected = {0, 1};
+    job.ends = 2 * of_members;
+    const std::vector<int> refused = {job.ends, job.ends + 1};
+    job.at = [&](int, int64_t seen) {
+      const Deadline give_up = Deadline::After(20 * kSecond);
+      while (seen == 2 && (shared[refused[0]].error[0] == 0 || shared[refused[1]].error[0] == 0) &&
+             !give_up.Passed(Clock::Real().Now())) {
+        usleep(1000);
+      }
+    };
+    RunJob(job, shared);
+    for (const int process : refused) {
+      EXPECT_THAT(shared[process].error,
+                  HasSubstr(absl::StrCat("INVALID_ARGUMENT: edit: joining: this replica has ",
+                                         of_newcomers, of_newcomers == 1 ? " rank" : " ranks",
+                                         ", those of the run have ", of_members)));
+    }
+    std::vector<int> members(static_cast<size_t>(job.ends));
+    std::iota(members.begin(), members.end(), 0);
+    ExpectAlike(job, shared, members);
+  }
+}
+
 TEST(Join, ARunBeginsWithTwoReplicas) {
   ShardConfig layers;
   layers.layer_counts.assign(1, kElements);

@@ -38,13 +38,14 @@ std::shared_ptr<Communicator> Connect(const Job& job, const std::shared_ptr<Stor
   auto runtime = Runtime::Create(runtime_options);
   EXPECT_TRUE(runtime.ok()) << runtime.status();
   const int of_members = job.members * job.shards;
-  const int beyond = (process - of_members) / job.shards;  // of a newcomer: which one
+  const int shards = job.shards_of(process);
+  const int beyond = (process - of_members) / shards;  // of a newcomer: which one
   CommOptions options;
   options.runtime = *runtime;
   options.store = store;
   options.name = job.joins(process) ? absl::StrCat("newcomer", beyond) : "members";
-  options.rank = job.joins(process) ? (process - of_members) % job.shards : process;
-  options.size = job.joins(process) ? job.shards : of_members;
+  options.rank = job.joins(process) ? (process - of_members) % shards : process;
+  options.size = job.joins(process) ? shards : of_members;
   options.timeout_ns = job.timeout_ns;
   auto comm = Communicator::Create(options);
   EXPECT_TRUE(comm.ok()) << comm.status();
@@ -128,7 +129,7 @@ absl::Status RunRank(const Job& job, const SharedMemory& shared,
   Shown& shown = shared[process];
   const auto comm = Connect(job, store, process);
   MeshConfig mesh_config;
-  mesh_config.lengths[static_cast<size_t>(Axis::kShard)] = job.shards;
+  mesh_config.lengths[static_cast<size_t>(Axis::kShard)] = job.shards_of(process);
   ENTRAIN_ASSIGN_OR_RETURN(const auto mesh, Mesh::Create(comm, mesh_config));
   ShardConfig config;
   config.layer_counts.assign(kLayerCount, kElements);

@@ -58,6 +58,7 @@ EditOptions Open(EditOptions options);
 // A job. Process p is a rank of the members' mesh if p < members * shards. The others join.
 struct Job {
   int members = 3, newcomers = 1, shards = 1;
+  int shards_of_newcomers = 0;  // 0: shards, as it must be; otherwise they are refused
   const char* transports = "shm";
   EditOptions options = Open(Weighed());
   EditOptions options_of_newcomers = Open(Weighed());
@@ -82,6 +83,9 @@ struct Job {
 
   int processes() const { return (members + newcomers) * shards; }
   bool joins(int process) const { return process >= members * shards; }
+  int shards_of(int process) const {
+    return joins(process) && shards_of_newcomers > 0 ? shards_of_newcomers : shards;
+  }
 };
 
 // Kills this process, and counts it in Shared::gone.

@@ -791,6 +791,30 @@ TEST(LayerSync, TheCallersIntervalsAreNoShorterThanAnExchangeBehindThem) {
   });
 }
 
+TEST(LayerSync, IntervalsThatDifferBetweenReplicasAreRefusedByAll) {
+  RunReplicas({1, 2}, FourLayers(), [](Replica& r) {
+    EditOptions options = Averaging();
+    options.local_sgd_sync_interval = EditOptions().local_sgd_sync_interval;
+    int64_t last = r.replica() == 0 ? 3 : 4;
+    options.interval_schedule_user = &last;
+    options.interval_schedule = [](void* user, int64_t exchanges, int64_t) {
+      return exchanges == 0 ? 2.0 : static_cast<double>(*static_cast<int64_t*>(user));
+    };
+    r.Edit(options);
+    absl::Status status;
+    for (int step = 0; step < 8 && status.ok(); ++step) {
+      status = ForwardFourLayers(r.edit());
+      if (status.ok()) {
+        r.EndStep();
+      }
+    }
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("interval_schedule: exchange 2 is after 5 steps on replica 0, after 6 "
+                          "steps on replica 1"));
+  });
+}
+
 TEST(LayerSync, TheCallersTimesReplaceTau) {
   RunReplicas({1, 2}, FourLayers(), [](Replica& r) {
     FakeClock clock;

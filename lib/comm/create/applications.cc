@@ -6,6 +6,7 @@
 #include <poll.h>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
 #include "lib/base/bytes.h"
@@ -173,6 +174,21 @@ absl::StatusOr<int64_t> CountApplications(Store& store, absl::string_view comm, 
   }
   ENTRAIN_ASSIGN_OR_RETURN(const int64_t seen, store.Add(keys.Seen(), 0, stop));
   return tickets - seen;
+}
+
+absl::Status SetRanksOfReplica(Store& store, absl::string_view comm, int ranks, const Stop& stop) {
+  return store.Set(GrowKeys(comm).Replica(), absl::StrCat(ranks), stop);
+}
+
+absl::StatusOr<int> RanksOfReplica(Store& store, absl::string_view comm, const Stop& stop) {
+  const absl::StatusOr<std::string> text = store.TryGet(GrowKeys(comm).Replica(), stop);
+  if (absl::IsNotFound(text.status())) {
+    return 0;
+  }
+  ENTRAIN_RETURN_IF_ERROR(text.status());
+  int ranks = 0;
+  return absl::SimpleAtoi(*text, &ranks) ? absl::StatusOr<int>(ranks)
+                                         : Malformed("the number of ranks of a replica");
 }
 
 Intake::Intake(std::shared_ptr<Store> store, Terms terms, std::string base)

@@ -13,6 +13,7 @@
 //   tickets          counter of applications. A newcomer increments it, and the result is the
 //                    newcomer's ticket T
 //   seen             counter of the applications that members have read, in ticket order
+//   replica          the number of ranks of a replica, set by the members of a training run
 //   apply/T          the meeting of the newcomer with ticket T and a member
 //   B                prefix of the keys of one call of Grow. The newcomer gets it from rank 0
 //   B/here/T         set by the newcomer with ticket T to show that it is alive. Rank 0 puts the
@@ -45,6 +46,7 @@ class GrowKeys {
   std::string Calls() const { return prefix_ + "calls"; }
   std::string Tickets() const { return prefix_ + "tickets"; }
   std::string Seen() const { return prefix_ + "seen"; }
+  std::string Replica() const { return prefix_ + "replica"; }
   std::string Application(int64_t ticket) const;
   // Returns the base of the keys of one call of Grow. `id`: the process of rank 0. `call`: the
   // number of the call in that process.
@@ -98,6 +100,11 @@ bool IsRefusal(const absl::Status& status);
 // Returns the number of applications to the communicator `comm` that no member has read yet. Also
 // counts applications of processes that have died since.
 absl::StatusOr<int64_t> CountApplications(Store& store, absl::string_view comm, const Stop& stop);
+
+// Publishes the number of ranks of each replica of a training run, which admits whole replicas.
+absl::Status SetRanksOfReplica(Store& store, absl::string_view comm, int ranks, const Stop& stop);
+// Returns this number; 0 if no member has published it yet.
+absl::StatusOr<int> RanksOfReplica(Store& store, absl::string_view comm, const Stop& stop);
 
 // Waits until `key` is set and returns its value. Returns the meeting's error if the meeting fails
 // first.

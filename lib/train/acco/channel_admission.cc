@@ -45,7 +45,7 @@ ChannelAdmission::ChannelAdmission(const ChannelOptions& options, ReplicaWorld& 
     : options_(options),
       world_(world),
       alike_(AlikeForNewcomers(options)),
-      applicants_("acco", options.admit_store, options.admit_name),
+      applicants_("acco", /*ranks=*/1, options.admit_store, options.admit_name),
       thread_(options.limit_ns, std::move(give_up)) {}
 
 ChannelAdmission::~ChannelAdmission() {

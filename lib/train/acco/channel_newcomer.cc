@@ -16,7 +16,7 @@ absl::Status ChannelNewcomer::Join(int64_t wait_ns) {
   const int64_t limit_ns = wait_ns > 0 ? wait_ns : options_.limit_ns;
   const Deadline until = Deadline::After(limit_ns);
   return ApplyUntilTakenIn(
-      "acco", own_, options_.admit_store, options_.admit_name, limit_ns,
+      "acco", /*ranks=*/1, own_, options_.admit_store, options_.admit_name, limit_ns,
       [&](const std::shared_ptr<Communicator>& world) { return Attempt(world, group, until); });
 }
 

@@ -60,7 +60,8 @@ class Admission {
   Admission(const Parts& parts, NamedGroups alike)
       : parts_(parts),
         alike_(std::move(alike)),
-        applicants_("edit", parts.options.admit_store, parts.options.admit_name) {}
+        applicants_("edit", parts.world.slots(), parts.options.admit_store,
+                    parts.options.admit_name) {}
 
   // Called before a rendezvous. On rank 0 of the world: if enough processes for a replica have
   // applied, sets the flag kApplied in the next standing.

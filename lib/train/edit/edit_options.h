@@ -99,6 +99,11 @@ struct EditOptions {
   bool decoupled() const { return closes_early() && overlap_steps > 0; }
   // Returns true if replicas make different numbers of steps between two exchanges.
   bool own_clocks() const { return use_async || decoupled(); }
+  // Returns true if the caller's interval_schedule must give all replicas the same steps of
+  // exchanges.
+  bool schedules_steps() const {
+    return interval_schedule != nullptr && !use_async && !closes_early();
+  }
   // Returns true if a late replica keeps its pseudo-gradient for its next round.
   bool carries() const { return closes_early() && late != Late::kDrop; }
   // Returns the options that determine how deltas are merged and sent. Does not include the weights

@@ -40,7 +40,7 @@ absl::StatusOr<Newcomer::Joined> Newcomer::Join(int64_t wait_ns) {
   }
   Joined joined;
   ENTRAIN_RETURN_IF_ERROR(ApplyUntilTakenIn(
-      "edit", parts_.own, parts_.options.admit_store, parts_.options.admit_name,
+      "edit", parts_.own.size(), parts_.own, parts_.options.admit_store, parts_.options.admit_name,
       wait_ns > 0 ? wait_ns : limit_ns, [&](const std::shared_ptr<Communicator>& world) {
         auto attempt = Attempt(world, group, limit_ns);
         if (attempt.ok()) {

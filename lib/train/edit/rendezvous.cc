@@ -50,6 +50,21 @@ absl::Status CheckAnchors(absl::Span<const Standing> all, absl::Span<const int> 
   return absl::OkStatus();
 }
 
+absl::Status CheckScheduledSteps(absl::Span<const Standing> all, absl::Span<const int> replicas) {
+  const bool scheduled = std::none_of(all.begin(), all.end(), [](const Standing& one) {
+    return (one.flags & (kInsist | kLeaving)) != 0;
+  });
+  for (size_t n = 1; scheduled && n < all.size(); ++n) {
+    if (all[n].steps != all[0].steps) {
+      return absl::DataLossError(absl::StrCat(
+          "interval_schedule: exchange ", all[0].round + 1, " is after ", all[0].steps,
+          " steps on replica ", replicas[0], ", after ", all[n].steps, " steps on replica ",
+          replicas[n], "; the function must return the same values on all replicas"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 bool Exchanges(absl::Span<const Standing> all, int64_t least) {
   uint64_t steps = 0;
   bool insists = false;

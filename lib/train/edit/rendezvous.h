@@ -67,6 +67,9 @@ struct NormTable {
 // replicas in `all`.
 absl::Status CheckRounds(absl::Span<const Standing> all, absl::Span<const int> replicas);
 absl::Status CheckAnchors(absl::Span<const Standing> all, absl::Span<const int> replicas);
+// The same for the steps, if each replica asks its own interval_schedule when to exchange. An
+// exchange that was requested, or for which a leaving replica waits, may be at different steps.
+absl::Status CheckScheduledSteps(absl::Span<const Standing> all, absl::Span<const int> replicas);
 // Returns true if an exchange follows this rendezvous. This requires that all replicas together
 // have made at least `least` steps since the last exchange. One step is enough if a replica insists
 // (kInsist), or if all replicas are leaving (kLeaving).

@@ -131,7 +131,10 @@ absl::StatusOr<NormTable> ReplicaRendezvous::ShareNorms(const std::vector<int>& 
       table.norms.push_back(absl::bit_cast<double>(records[row + i]));
     }
   }
-  const absl::Status same = CheckRounds(table.standings, table.replicas);
+  absl::Status same = CheckRounds(table.standings, table.replicas);
+  if (same.ok() && parts_.options.schedules_steps()) {
+    same = CheckScheduledSteps(table.standings, table.replicas);
+  }
   return same.ok() ? absl::StatusOr<NormTable>(std::move(table)) : LeaveTogether(same);
 }
 

@@ -14,6 +14,18 @@
 #include "lib/train/worker/worker.h"
 
 namespace entrain {
+namespace {
+
+// Returns an error if replicas of the run have another number of ranks, as far as this is known.
+absl::Status CheckRanks(int ranks, int of_members) {
+  return of_members == 0 || of_members == ranks
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError(absl::StrCat(
+                   "joining: this replica has ", ranks, ranks == 1 ? " rank" : " ranks",
+                   ", those of the run have ", of_members, "; start it with as many ranks"));
+}
+
+}  // namespace
 
 int64_t Applicants::Count() {
   if (silent_ && !look_again_.Passed(Clock::Real().Now())) {
@@ -24,6 +36,7 @@ int64_t Applicants::Count() {
   const auto count = [&]() -> absl::StatusOr<int64_t> {
     if (store_ == nullptr) {
       ENTRAIN_ASSIGN_OR_RETURN(store_, open_(stop));
+      ENTRAIN_RETURN_IF_ERROR(SetRanksOfReplica(*store_, name_, ranks_, stop));
     }
     return CountApplications(*store_, name_, stop);
   };
@@ -64,16 +77,24 @@ absl::StatusOr<uint64_t> GroupOf(Communicator& own) {
 }
 
 absl::Status ApplyUntilTakenIn(
-    absl::string_view object, Communicator& own, const OpenStoreFn& open, const std::string& name,
-    int64_t wait_ns,
+    absl::string_view object, int ranks, Communicator& own, const OpenStoreFn& open,
+    const std::string& name, int64_t wait_ns,
     absl::FunctionRef<absl::Status(const std::shared_ptr<Communicator>& world)> attempt) {
   const Deadline until = Deadline::After(wait_ns);
   ENTRAIN_ASSIGN_OR_RETURN(const auto store, open({until}));
+  const auto known = [&] {  // 0 while the store does not tell
+    return RanksOfReplica(*store, name, {Deadline::After(kSecond)}).value_or(0);
+  };
+  // The ranks of a replica must not look at different times, because some would go on alone.
+  int32_t of_members = known();
+  ENTRAIN_RETURN_IF_ERROR(own.Broadcast(&of_members, 1, DType::kI32, /*root=*/0));
+  ENTRAIN_RETURN_IF_ERROR(CheckRanks(ranks, of_members));
   absl::Status last;
   while (true) {
     const int64_t left_ns = std::max<int64_t>(until.at_ns - Clock::Real().Now(), 1);
     const auto world = own.JoinOther(store, name, left_ns);
     if (!world.ok()) {
+      ENTRAIN_RETURN_IF_ERROR(CheckRanks(ranks, known()));
       return last.ok() ? world.status()
                        : Annotate(world.status(),
                                   absl::StrCat("after an attempt (", last.message(), ")"));
@@ -86,6 +107,7 @@ absl::Status ApplyUntilTakenIn(
     if (absl::IsDataLoss(last) || absl::IsInvalidArgument(last)) {
       return last;
     }
+    ENTRAIN_RETURN_IF_ERROR(CheckRanks(ranks, known()));
     ENTRAIN_LOG(kInfo, object, ": joining: applying again: ", last.message());
   }
 }

@@ -25,10 +25,10 @@ using OpenStoreFn = std::function<absl::StatusOr<std::shared_ptr<Store>>(const S
 // called in a job of a worker.
 class Applicants {
  public:
-  // `object` names the training object in messages. `open` and `name` are the options admit_store
-  // and admit_name.
-  Applicants(std::string object, OpenStoreFn open, std::string name)
-      : object_(std::move(object)), open_(std::move(open)), name_(std::move(name)) {}
+  // `object` names the training object in messages. `ranks` is the number of ranks that join as
+  // one. `open` and `name` are the options admit_store and admit_name.
+  Applicants(std::string object, int ranks, OpenStoreFn open, std::string name)
+      : object_(std::move(object)), ranks_(ranks), open_(std::move(open)), name_(std::move(name)) {}
 
   // Returns the number of processes that have applied. Blocks for at most kLookNs. If the store
   // does not answer, returns 0, logs this once, and opens the store anew after kSilentNs.
@@ -44,6 +44,7 @@ class Applicants {
   static constexpr int64_t kLookNs = 500 * kMillisecond, kSilentNs = 10 * kSecond;
 
   const std::string object_;
+  const int ranks_;
   const OpenStoreFn open_;
   const std::string name_;
   std::shared_ptr<Store> store_;
@@ -58,11 +59,12 @@ absl::StatusOr<uint64_t> GroupOf(Communicator& own);
 // Applies to the members. When the members have connected this process, calls `attempt` with the
 // communicator of members and newcomers. Repeats both steps until an attempt succeeds or fails with
 // a final error: kInvalidArgument (the options differ) or kDataLoss (the received data is wrong).
-// If an attempt fails, ends its communicator. Blocks for at most `wait_ns` > 0. A timeout error
+// Does not apply if the members have published that another number of ranks than `ranks` joins as
+// one: returns kInvalidArgument. If an attempt fails, ends its communicator. Blocks for at most `wait_ns` > 0. A timeout error
 // contains the error of the last attempt.
 absl::Status ApplyUntilTakenIn(
-    absl::string_view object, Communicator& own, const OpenStoreFn& open, const std::string& name,
-    int64_t wait_ns,
+    absl::string_view object, int ranks, Communicator& own, const OpenStoreFn& open,
+    const std::string& name, int64_t wait_ns,
     absl::FunctionRef<absl::Status(const std::shared_ptr<Communicator>& world)> attempt);
 
 }  // namespace entrain
