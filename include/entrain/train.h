@@ -351,7 +351,7 @@ typedef int32_t (*entrain_outer_schedule_fn)(void* user, int32_t layer, int64_t 
  * one, and `steps` is the number of steps since warm-up at its beginning. EDiT asks for the intervals in order, each
  * once, and in the same way on all replicas. After a load or a join it asks again, from the first interval on. So
  * compute H from the arguments alone. If the steps of an exchange differ between replicas, the exchange ends on all
- * ranks with DATA_LOSS and a message that names both steps. With quorum or round_deadline they are not compared,
+ * ranks with MISMATCH and a message that names both steps. With quorum or round_deadline they are not compared,
  * because a late replica may be at another step. A-EDiT may ask several times for one interval, and each replica has a
  * tau of its own. The library calls the function inside entrain_edit_begin_forward, entrain_edit_leave and
  * entrain_edit_join, on their thread or a thread of the library. The function must not call this EDiT object. A value
@@ -472,7 +472,7 @@ typedef struct entrain_edit_config_t {
                                           weights. Without a reducer the weights are the step weights */
   double ewma_alpha;                   /* in (0, 1), default 0.02: weight of a new norm in the running mean and
                                           deviation of norms */
-  int64_t ewma_warmup_steps;           /* length of the warm-up of a detector, in exchanges, >= 2; default 120. A norm
+  int64_t ewma_warmup_steps;           /* length of a detector's warm-up, in exchanges, 2 to 1048576; default 120. A norm
                                           can be rejected only after this number of norms has been accepted, counted
                                           from the first norm that is not zero. The warm-up begins again after 5
                                           rejections in a row. It also begins again if two exchanges in a row reject all
@@ -512,7 +512,8 @@ typedef struct entrain_edit_config_t {
   uint64_t seed;                       /* seed of random sparsification and stochastic rounding; default 0 */
   int32_t wire_format;                 /* ENTRAIN_WIRE_*: encoding of pseudo-gradients on the wire; default F32. Not in
                                           plain averaging */
-  int32_t wire_block;                  /* INT8, INT4, INT2: values per scale; 0 (default): 256 */
+  int32_t wire_block;                  /* INT8, INT4, INT2: values per scale, a multiple of 16 from 16 to 65536; 0
+                                          (default): 256 */
   int32_t wire_rounding;               /* ENTRAIN_ROUND_*; default NEAREST */
   int32_t error_feedback;              /* 1: keeps the part of a pseudo-gradient that was not sent, and adds it to the
                                           next pseudo-gradient of the layer. 0 (default): drops this part */
@@ -710,9 +711,11 @@ ENTRAIN_API entrain_status_t entrain_edit_create(entrain_mesh_t* mesh, const ent
  * at most wait_ns (0: config.timeout_ns; if that is 0, too, the communicator's default deadline). Collective over the
  * ranks of this replica. *edit belongs to the caller. See "Newcomers" below. Errors:
  * - TIMED_OUT after wait_ns. The text states the reason, as the text of entrain_comm_join does, or the reason for
- *   which the last attempt failed, for example another number of ranks in a replica.
- * - MISMATCH if an option or a layer differs from that of the members; the text names it and both values. Also if the
- *   hash of the received state differs from the members' hash.
+ *   which the last attempt failed.
+ * - MISMATCH if an option, a layer or the number of ranks differs from that of the members; the text names it and both
+ *   values. The number of ranks is compared with what the members have written into the store, before their first
+ *   exchange after warm-up: until then a replica that does not fit waits. Also if the hash of the received state
+ *   differs from the members' hash.
  * - PEER_LOST if the store cannot be reached. */
 ENTRAIN_API entrain_status_t entrain_edit_join(entrain_mesh_t* mesh, const entrain_edit_config_t* config,
                                                int64_t wait_ns, entrain_edit_t** edit);
@@ -1355,7 +1358,8 @@ typedef struct entrain_acco_config_t {
   size_t group_count;            /* number of groups. The number of state arrays in the channel is the largest that one
                                     of the optimizers needs. Each array is as long as the shard */
   int32_t on_loss;               /* ENTRAIN_ON_LOSS_*; default FAIL. FINISH is refused with `step` */
-  int32_t admit;                 /* ENTRAIN_ADMIT_*; default NONE. EXCHANGE is refused with `step` */
+  int32_t admit;                 /* ENTRAIN_ADMIT_*; default NONE. EXCHANGE is refused with `step`, and with a
+                                    communicator of more than 1500 ranks */
   entrain_store_t* admit_store;  /* for admit: the store in which newcomers apply; the same rules as for
                                     entrain_edit_config_t.admit_store */
   const char* admit_name;        /* for admit: the name under which newcomers apply, 1 to 128 bytes; copied. NULL

@@ -328,7 +328,7 @@ TEST(Join, AnotherNumberOfRanksIsRefused) {
     RunJob(job, shared);
     for (const int process : refused) {
       EXPECT_THAT(shared[process].error,
-                  HasSubstr(absl::StrCat("INVALID_ARGUMENT: edit: joining: this replica has ",
+                  HasSubstr(absl::StrCat("DATA_LOSS: edit: joining: this replica has ",
                                          of_newcomers, of_newcomers == 1 ? " rank" : " ranks",
                                          ", those of the run have ", of_members)));
     }

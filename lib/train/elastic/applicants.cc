@@ -20,7 +20,7 @@ namespace {
 absl::Status CheckRanks(int ranks, int of_members) {
   return of_members == 0 || of_members == ranks
              ? absl::OkStatus()
-             : absl::InvalidArgumentError(absl::StrCat(
+             : absl::DataLossError(absl::StrCat(
                    "joining: this replica has ", ranks, ranks == 1 ? " rank" : " ranks",
                    ", those of the run have ", of_members, "; start it with as many ranks"));
 }

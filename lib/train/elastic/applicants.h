@@ -60,7 +60,7 @@ absl::StatusOr<uint64_t> GroupOf(Communicator& own);
 // communicator of members and newcomers. Repeats both steps until an attempt succeeds or fails with
 // a final error: kInvalidArgument (the options differ) or kDataLoss (the received data is wrong).
 // Does not apply if the members have published that another number of ranks than `ranks` joins as
-// one: returns kInvalidArgument. If an attempt fails, ends its communicator. Blocks for at most `wait_ns` > 0. A timeout error
+// one: returns kDataLoss. If an attempt fails, ends its communicator. Blocks for at most `wait_ns` > 0. A timeout error
 // contains the error of the last attempt.
 absl::Status ApplyUntilTakenIn(
     absl::string_view object, int ranks, Communicator& own, const OpenStoreFn& open,
