@@ -53,8 +53,8 @@ std::string Hear(int fd) {
       SleepOn(*node->transport, 1000);
     }
   }
-  std::this_thread::sleep_for(
-      std::chrono::milliseconds(200));  // what arrives meanwhile is not read
+  // What arrives meanwhile is not read.
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
   for (size_t i = 0; i < kLastWords; ++i) {
     path->SendControl(absl::StrCat("word ", i));
   }
@@ -212,6 +212,9 @@ TEST_P(EndpointDeath, WhatAPeerSaidBeforeItsEndIsHeardFirst) {
   ASSERT_TRUE(Drive([&] { return !node->events.lost.empty(); }, 5, false));
   EXPECT_EQ(node->events.controls.size(), 1 + kLastWords);
   EXPECT_EQ(node->events.controls.back(), absl::StrCat("word ", kLastWords - 1));
+  path->Close(absl::AbortedError("end of test"));
+  path.reset();
+  node.reset();  // before the transfers
 }
 
 TEST_P(EndpointDeath, Invariant8_AKilledPeerIsNoticedInTheMiddleOfLargeTransfers) {

@@ -59,9 +59,9 @@ absl::StatusOr<uint64_t> GroupOf(Communicator& own);
 // Applies to the members. When the members have connected this process, calls `attempt` with the
 // communicator of members and newcomers. Repeats both steps until an attempt succeeds or fails with
 // a final error: kInvalidArgument (the options differ) or kDataLoss (the received data is wrong).
-// Does not apply if the members have published that another number of ranks than `ranks` joins as
-// one: returns kDataLoss. If an attempt fails, ends its communicator. Blocks for at most `wait_ns` > 0. A timeout error
-// contains the error of the last attempt.
+// If an attempt fails, ends its communicator. If the members have published that another number of
+// ranks than `ranks` joins as one, does not apply, and returns kDataLoss. Collective over `own`.
+// Blocks for at most `wait_ns` > 0. A timeout error contains the error of the last attempt.
 absl::Status ApplyUntilTakenIn(
     absl::string_view object, int ranks, Communicator& own, const OpenStoreFn& open,
     const std::string& name, int64_t wait_ns,
