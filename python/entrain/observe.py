@@ -153,7 +153,7 @@ class Observer:
         self._waits: Dict[Tuple[str, str], float] = {}
         self._lock = threading.Lock()
         self._metrics = Metrics(most)
-        self._written = -math.inf
+        self._written = self._updated = -math.inf
         self._closed = False
         #: Labels of all metrics. Known after the first object.
         self.rank: Optional[int] = None
@@ -167,7 +167,7 @@ class Observer:
         self.port: Optional[int] = None if self._server is None else self._server.server_address[1]
         _watch.begin(self)
         try:
-            for one in objects:
+            for one in sorted(objects, key=lambda one: not isinstance(one, Comm)):  # a Comm knows the rank
                 self.add(one)
         except BaseException:
             self.close()
@@ -187,12 +187,15 @@ class Observer:
             return
         self._objects.append(one)
         if not wraps:
+            if self.rank is None and (self._textfile is not None or self._trace_file is not None):
+                raise TypeError(f"Observer: {one!r} does not know its rank, which is in the names of the files; pass its Comm, too")
             return
         self._add_comm(one.comm, name)
         self.replica = getattr(one, "replica", self.replica)
         # Calls do not tell of which object they are, so with several objects their layers are unknown.
         self._layers = getattr(one, "layer_names", []) if len(self._objects) == 1 else []
-        one.report_to(lambda figures, step: self._reported(step))
+        one._reports.add(lambda figures, step: self._reported(step), warmup=lambda: self._in_warmup())
+        self.update()  # otherwise nothing would tell of a run that hangs before its first exchange
         if self._trace_file is not None and self._trace is None:
             self._begin_trace(one)
 
@@ -200,6 +203,10 @@ class Observer:
         self.update(step)
         if self._trace is not None and not self._trace.sees_steps:
             self._stepped()
+
+    def _in_warmup(self) -> None:
+        if time.monotonic() - self._updated >= self._every:
+            self.update()
 
     def _add_comm(self, comm: Comm, name: str) -> None:
         if self.rank is None:
@@ -221,6 +228,7 @@ class Observer:
     def update(self, step: Optional[int] = None) -> None:
         """Takes over the figures of all objects, and exports them. Must be called by the thread that trains. step: for `writer`; None:
         the number of steps or commits that the object has counted."""
+        self._updated = time.monotonic()
         metrics = Metrics(self._most)
         for number, one in enumerate(self._objects, 1):
             of = "" if number == 1 else str(number)  # several have the same metrics
@@ -425,6 +433,8 @@ def main(arguments: Optional[Sequence[str]] = None) -> None:
     given = parser.parse_args(arguments)
     found = []
     for name in given.traces:
+        if given.out and os.path.exists(given.out) and os.path.samefile(name, given.out):
+            continue  # of an earlier call, with the same pattern
         with open(name, encoding="utf-8") as file:
             found.append(json.load(file))
     whole = merge(found)

@@ -221,7 +221,7 @@ METHODS = (
     Method("edit", passes=48, losses={"H = 16, 25 % synchronous": "+0.22 %", "H = 8, none synchronous": "+2.80 %",
                                       "H = 16, none synchronous": "+4.60 %", "H = 32, none synchronous": "+6.17 %",
                                       "H = 64, none synchronous": "+8.32 %"}),
-    Method("a-edit", passes=48, timed=True, losses={"25 % synchronous": "+0.61 %"}),
+    Method("a-edit", passes=48, timed=True, losses={"H = 16, 25 % synchronous": "+0.61 %"}),
     Method("edit+overlap", passes=48, overlap=-1),
     Method("diloco", losses={"H = 16, 25 % synchronous": "+0.31 %"}),
     Method("streaming-diloco", wire="int4", fragments=True, overlap=1, losses={"H = 16, 25 % synchronous": "+3.04 %"}),

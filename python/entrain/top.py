@@ -118,10 +118,14 @@ class Top:
             for (tag, number), call in sorted(calls.items(), key=lambda found: -found[1]["started_s_ago"]):
                 absent = [f"rank {self._place(comm, rank)} (process {ranks[rank][0]})" for rank in sorted(ranks)
                           if _started(ranks[rank][1], tag) < number]
-                unknown = [f"rank {self._place(comm, rank)}" for rank in range(len(comm["members"])) if rank not in ranks]
+                here = {one["members"][rank]["host"] for rank, (_, one) in ranks.items()}
+                others = [rank for rank in range(len(comm["members"])) if rank not in ranks]
+                unknown = [f"rank {self._place(comm, rank)}" for rank in others if comm["members"][rank]["host"] in here]
+                beyond = [f"rank {self._place(comm, rank)}" for rank in others if comm["members"][rank]["host"] not in here]
                 parts = [f"not started by {', '.join(absent)}"] if absent else []
                 parts += [f"no answer of {', '.join(unknown)}"] if unknown else []
-                if parts:
+                if parts or beyond and len(ranks) < len(comm["members"]):
+                    parts += [f"not known, on other hosts: {', '.join(beyond)}"] if beyond else []
                     lines.append(f"  {_name(call)} of {comm['name']}, {call['started_s_ago']:.1f} s: {'; '.join(parts)}")
         return lines
 

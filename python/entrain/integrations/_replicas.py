@@ -45,9 +45,9 @@ def replica(call: str, model: nn.Module, optimizer: torch.optim.Optimizer, optio
     options = dict(options)
     started = int(os.environ.get("WORLD_SIZE", "1"))
     if started > 1 and not dist.is_initialized():
-        raise invalid(call, f"the launcher has started {started} processes, and the framework knows this one alone, so each would train "
-                            "on all of the data. On the CPU: TrainingArguments(use_cpu=True), Accelerator(cpu=True)")
-    if options.get("comm") is None and dist.is_initialized():
+        raise _unseen(call, started)
+    given = options.get("comm") is not None
+    if not given and dist.is_initialized():
         options["comm"] = dist.new_group(backend="entrain").comm
     if state is not None and state["replicas"] != dist.get_world_size():
         raise invalid(call, f"the checkpoint is of {state['replicas']} replicas, and this run has {dist.get_world_size()}; each replica "
@@ -55,10 +55,21 @@ def replica(call: str, model: nn.Module, optimizer: torch.optim.Optimizer, optio
     if state is not None and state["warmup"]:
         options["local_sgd_warmup_steps"] = state["warmup"]
     edit = EDiT(model, optimizer, **options)
+    if not given and not dist.is_initialized() and edit.comm.size > 1:  # the library knows variables of srun and mpirun, too
+        started = edit.comm.size
+        edit.close()
+        raise _unseen(call, started)
     edit._hooks.append(model.register_state_dict_post_hook(_part))
     if state is not None:
         restore(edit, state)
     return edit
+
+
+def _unseen(call: str, started: int) -> Exception:
+    return invalid(call, f"the launcher has started {started} processes, and the framework knows this one alone, so each would train "
+                         "on all of the data. On the CPU: TrainingArguments(use_cpu=True), Accelerator(cpu=True). Under srun or mpirun: "
+                         "let it start one torchrun on each node, or set RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT for "
+                         "each process")
 
 
 def _part(module: nn.Module, state: Dict[str, Any], prefix: str, metadata: Any) -> None:
@@ -110,6 +121,8 @@ def read(call: str, path: str) -> State:
 
 def write(path: str, state: State) -> None:
     """Writes the file in one move, so that a killed process leaves no half of it."""
+    if "://" in path:
+        raise invalid("save_checkpoint", f"{path}: EDiT's part of a checkpoint needs a folder; save into one, and copy it from there")
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     torch.save(state, path + ".part")
     os.replace(path + ".part", path)

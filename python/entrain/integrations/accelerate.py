@@ -47,7 +47,7 @@ class _State:
     objects last, behind rank 0's optimizer."""
 
     def __init__(self, accelerator: Accelerator, edit: EDiT) -> None:
-        self._edit, self._rank, self._directory = edit, accelerator.process_index, ""
+        self._edit, self._rank, self._processes, self._directory = edit, accelerator.process_index, accelerator.num_processes, ""
         accelerator.register_save_state_pre_hook(self._save)
         accelerator.register_load_state_pre_hook(self._note)
         accelerator.register_for_checkpointing(self)
@@ -56,9 +56,17 @@ class _State:
         return os.path.join(directory, f"entrain-{self._rank}.pt")
 
     def _save(self, models: Any, weights: Any, directory: str) -> None:
+        self._check("save_state")
         _replicas.write(self._path(directory), _replicas.state_of(self._edit))
 
+    def _check(self, call: str) -> None:
+        """With replicas that come back, each accelerator is rank 0, and all would write the same files."""
+        if self._processes != self._edit.comm.size:
+            raise invalid(call, f"the accelerator knows {self._processes} of {self._edit.comm.size} processes (entrain.integrations."
+                                "elastic), so all replicas would use the same files; use entrain.torch.Checkpoints(edit, directory)")
+
     def _note(self, models: Any, directory: str) -> None:
+        self._check("load_state")
         self._directory = directory
 
     def state_dict(self) -> Dict[str, Any]:

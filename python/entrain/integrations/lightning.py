@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import secrets
 import warnings
 from typing import Any, Dict, Optional
 
@@ -43,9 +44,13 @@ class EDiTStrategy(DDPStrategy):
 
     With the options of entrain.integrations.elastic each replica is a Trainer of its own (devices=1), without torch.distributed. Give
     all of them max_steps, and each its own part of the data. The lowest replica that lives is rank zero: it saves, the model as of the
-    last exchange, without making one, and no file of its own; ckpt_path is refused. A replica that joins begins at the others' step,
+    last exchange, without making one, and no file of its own; ckpt_path is refused. Give ModelCheckpoint a dirpath, because loggers give
+    each replica a folder of its own. A replica that joins begins at the others' step,
     with the optimizer and the schedules of one of them from its first exchange on, and with its own data and epoch 0 from the
     beginning.
+
+    A SIGTERM ends the rank that gets it: Lightning's message about it to all ranks, before each batch, is left out, because with it
+    every replica would wait for rank 0 in every step.
 
     Thread safety: that of Lightning, one thread."""
 
@@ -95,6 +100,7 @@ class EDiTStrategy(DDPStrategy):
         loop = trainer.fit_loop.epoch_loop
         loop.automatic_optimization.optim_progress.optimizer.step.total.completed = steps
         loop.manual_optimization.optim_step_progress.total.completed = steps
+        loop._batches_that_stepped = steps  # the step of what is logged
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of torch, that the optimizer has made no step
             for config in self.lr_scheduler_configs:
@@ -111,6 +117,9 @@ class EDiTStrategy(DDPStrategy):
         """There is no wrapper to have hooks."""
 
     def setup(self, trainer: Trainer) -> None:
+        if self._alone and trainer.state.fn != TrainerFn.FITTING:
+            super(DDPStrategy, self).setup(trainer)  # DDPStrategy would compare the model with that of other processes
+            return
         super().setup(trainer)
         if trainer.state.fn == TrainerFn.FITTING:
             if len(self.optimizers) != 1:
@@ -142,6 +151,9 @@ class EDiTStrategy(DDPStrategy):
         super().on_train_start()
         assert self.lightning_module is not None
         trainer = self.lightning_module.trainer
+        # Lightning tells all ranks before each batch whether rank 0 has got a SIGTERM, so every replica would wait for rank 0 in
+        # every step. Without this each rank ends for its own SIGTERM, at the end of the batch.
+        trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
         if self.edit is None or self._alone or trainer.max_steps >= 0:
             return
         batches = trainer.num_training_batches
@@ -188,9 +200,16 @@ class EDiTStrategy(DDPStrategy):
         return bool(0 <= trainer.max_steps <= trainer.global_step)
 
     def save_checkpoint(self, checkpoint: Dict[str, Any], filepath: Any, storage_options: Optional[Any] = None) -> None:
-        super().save_checkpoint(checkpoint, filepath, storage_options)
+        own = None
         if self.edit is not None and "optimizer_states" in checkpoint and not self._alone:
-            _replicas.write(self._own(filepath), _replicas.state_of(self.edit))
+            own = _replicas.state_of(self.edit)
+            # The same number in all files of a save: a job that ends while it replaces a checkpoint leaves those of two.
+            token = np.array([secrets.randbits(62)], np.int64)
+            self.edit.comm.broadcast(token, 0)
+            own["token"] = checkpoint["entrain"] = int(token[0])
+        super().save_checkpoint(checkpoint, filepath, storage_options)
+        if own is not None:
+            _replicas.write(self._own(filepath), own)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: Optional[bool] = None) -> Dict[str, Any]:
         """Called before `setup`, which continues from what it reads."""
@@ -200,7 +219,13 @@ class EDiTStrategy(DDPStrategy):
         checkpoint: Dict[str, Any] = super().load_checkpoint(checkpoint_path, weights_only)
         module: Optional[LightningModule] = self.lightning_module
         if module is not None and module.trainer.state.fn == TrainerFn.FITTING and "optimizer_states" in checkpoint:
-            self._resumed = _replicas.read(_CALL, self._own(checkpoint_path))
+            own = self._own(checkpoint_path)
+            if not os.path.exists(own):  # with save_last="link"
+                own = self._own(os.path.realpath(checkpoint_path))
+            self._resumed = _replicas.read(_CALL, own)
+            if self._resumed.get("token") != checkpoint.get("entrain"):
+                raise invalid(_CALL, f"{own} and {checkpoint_path} are of two saves: the job ended while it replaced the checkpoint; resume "
+                                     "from another one")
             checkpoint["optimizer_states"] = [self._resumed["optimizer"]]  # Lightning loads it after `setup`
         return checkpoint
 

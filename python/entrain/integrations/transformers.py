@@ -8,11 +8,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import warnings
 from typing import Any, Mapping, Optional
 
 import numpy as np
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint, has_length
 
 from ..errors import invalid
@@ -72,8 +74,13 @@ class EDiTCallback(TrainerCallback):
         trainer.train = functools.partial(self._train, trainer.train)
 
     def _train(self, train: Any, resume_from_checkpoint: "str | bool | None" = None, *args: Any, **kwargs: Any) -> Any:
-        path = resume_from_checkpoint
-        self._resumed = get_last_checkpoint(self._trainer.args.output_dir) if path is True else path or None
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = _last_complete(self._trainer.args.output_dir)
+        self._resumed = resume_from_checkpoint or None
+        # What other callbacks ask for, at the end of a step, must be known here.
+        callbacks = self._trainer.callback_handler.callbacks
+        if self in callbacks:
+            callbacks.append(callbacks.pop(callbacks.index(self)))
         try:
             return train(resume_from_checkpoint, *args, **kwargs)
         finally:
@@ -99,14 +106,16 @@ class EDiTCallback(TrainerCallback):
         if self._resumed is not None and not joins:
             path = os.path.join(self._resumed, _FOLDER)
             if not os.path.isdir(path):
-                raise invalid(_CALL, f"{path} is missing: the checkpoint was made without EDiT, or this machine does not see the folder of "
-                                     "the others")
+                raise invalid(_CALL, f"{path} is missing: the checkpoint was made without EDiT, or the job ended while it saved, or this "
+                                     "machine does not see the folder of the others")
             self._checkpoints.resume(path)
         if joins:
             state.global_step = self.edit.info.steps
+            # The means of the losses that the trainer logs are over its own steps.
+            self._trainer._globalstep_last_logged = self._trainer._initial_global_step = state.global_step
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of torch, that the optimizer has made no step
-                for _ in range(state.global_step):
+                for _ in range(state.global_step - scheduler.last_epoch):
                     scheduler.step()
 
     def _check_ends(self, args: TrainingArguments, state: TrainerState, loader: Any) -> None:
@@ -160,8 +169,9 @@ class EDiTCallback(TrainerCallback):
             if here:
                 self._evaluate = False
                 self._save = self._save and not saves and self._alone
-            if saves and self._alone:
+            if saves:
                 self._saved = state.global_step
+                # Before the trainer's part, with which the trainer removes older checkpoints.
                 self._save_own(args, state)
             control.should_save = saves and (not self._alone or self._is_first())
             if control.should_save or control.should_evaluate:
@@ -178,8 +188,6 @@ class EDiTCallback(TrainerCallback):
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._inside.close()
-        if not self._alone:
-            self._save_own(args, state)
 
     def _save_own(self, args: TrainingArguments, state: TrainerState) -> None:
         """Saves what each replica has of its own. Collective."""
@@ -202,8 +210,22 @@ class EDiTCallback(TrainerCallback):
         return self._checkpoints
 
 
+def _last_complete(directory: str) -> Optional[str]:
+    """Returns the newest checkpoint that was written to its end. If there is none, returns what the trainer would take."""
+    found = [name for name in os.listdir(directory) if re.fullmatch(PREFIX_CHECKPOINT_DIR + r"-\d+", name)] if os.path.isdir(directory) else []
+    for name in sorted(found, key=lambda name: -int(name.rpartition("-")[2])):
+        path = os.path.join(directory, name)
+        if os.path.isdir(os.path.join(path, _FOLDER)) and os.path.isfile(os.path.join(path, TRAINER_STATE_NAME)):
+            return path
+        warnings.warn(f"{_CALL}: {path} is not complete: the job ended while it saved, or the checkpoint was made without EDiT", stacklevel=3)
+    return get_last_checkpoint(directory) if found else None
+
+
 def _refuse(trainer: Trainer) -> None:
     args = trainer.args
+    if getattr(args, "enable_jit_checkpoint", False):
+        raise invalid(_CALL, "enable_jit_checkpoint saves on SIGTERM, at steps at which the replicas have no agreed model; set save_steps, "
+                             "and resume from the last checkpoint")
     if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or getattr(trainer.accelerator, "parallelism_config", None) is not None:
         raise invalid(_CALL, "the arguments have fsdp, deepspeed or a parallelism_config, which divides the model among all processes; "
                              "leave it out, so that each process has a whole replica, or make entrain.torch.EDiT around fully_shard in a "

@@ -112,9 +112,24 @@ def give_states(states: Mapping[str, Any], found: Mapping[str, Any]) -> None:
 
 @torch.no_grad()
 def give_buffers(model: nn.Module, found: Mapping[str, Tensor]) -> None:
-    for name, buffer in model.named_buffers():
-        if name in found:
-            buffer.copy_(found[name])
+    """Gives the model the buffers of another one. A buffer that is None here, since the model makes it later, becomes a copy."""
+    own = dict(model.named_buffers())
+    for name, value in found.items():
+        place, _, last = name.rpartition(".")
+        if name in own:
+            if own[name].shape != value.shape:
+                raise RuntimeError(f"size mismatch for the buffer {name}: {list(value.shape)} was saved, and the model has "
+                                   f"{list(own[name].shape)}")
+            own[name].copy_(value)
+            continue
+        module = dict(model.named_modules()).get(place)
+        if module is not None and last in module._buffers:
+            at = next((tensor.device for tensor in (*model.parameters(), *own.values())), value.device)
+            module._buffers[last] = value.detach().to(at, copy=True)
+        else:
+            warnings.warn(f"the buffer {name} was saved, and the model has none of this name", stacklevel=3)
+    for name in own.keys() - found.keys():
+        warnings.warn(f"the buffer {name} was not saved, and keeps its value", stacklevel=3)
 
 
 def _local(value: Any) -> Any:

@@ -73,6 +73,8 @@ class Layer:
     flats: List[Tensor] = dataclasses.field(default_factory=list)
     #: What the library sees of `parts`, in their order: the one array itself, or its twin in host memory. Set by `bind`.
     host: Tensor = dataclasses.field(default_factory=lambda: torch.empty(0))
+    #: The address of `host`, which the library has.
+    at: int = 0
     #: Copies from and to the twin may be over later than they return (Stream.known).
     late: bool = False
     #: Elements of `host` for each parameter. Those beyond the parameter's own are zero.
@@ -95,6 +97,7 @@ class Layer:
         self.flats = list(flats.values())
         self.parts = [flats[param.dtype][place:place + room] for (_, param), place, room in zip(self.exchanged, places, self.rooms)]
         self.host = host_twin(sum(self.rooms), dtype, device) if staging else self.flats[0]
+        self.at = self.host.data_ptr()
         for (_, param), room, whole in zip(self.params, self.rooms, self.parts):
             # This is the only use of a private member: to_local() returns an alias, and no public function gives other
             # memory to a DTensor.
@@ -175,6 +178,14 @@ class Layer:
         """For each whole parameter or state, its number of elements and the length of its dimension 0. With these, a portable
         checkpoint fits any sharding."""
         return [(param.numel(), param.shape[0] if param.dim() else 1) for _, param in self.exchanged]
+
+    def check_memory(self) -> None:
+        """Raises FailedPrecondition if torch has given the array of the library other memory. Must be called before the library reads it."""
+        if self.host.data_ptr() != self.at:
+            raise FailedPrecondition(ErrorRecord(
+                code=lib.ENTRAIN_FAILED_PRECONDITION,
+                text=f"the parameters of {self.name or 'the model'} were moved into shared memory after they were bound: share_memory(), and "
+                     "queues and processes of torch.multiprocessing do this; call share_memory() before, or give away a copy"))
 
     def check_bound(self) -> None:
         """Raises FailedPrecondition if the memory of a parameter was replaced after `bind`. The error names the

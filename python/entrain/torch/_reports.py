@@ -62,10 +62,14 @@ class Reports:
     def __init__(self, what: str, count: str, steps: str, losses: Callable[[], Sequence[Any]]) -> None:
         self._what, self._count, self._steps, self._losses = what, count, steps, losses
         self._sinks: List[Callable[[Dict[str, float], int], object]] = []
+        self._warmup: List[Callable[[], object]] = []
         self._last: Optional[Any] = None
 
-    def add(self, sink: Sink) -> None:
+    def add(self, sink: Sink, warmup: Optional[Callable[[], object]] = None) -> None:
+        """warmup: called after each step of EDiT's warm-up, in which there are no reports."""
         self._sinks.append(_writes(sink))
+        if warmup is not None:
+            self._warmup.append(warmup)
 
     @property
     def wanted(self) -> bool:
@@ -81,6 +85,9 @@ class Reports:
                 LOG.warning("%s: %s", self._what, loss.why)
         if info.joins > last.joins:
             LOG.info("%s: %d joined before %s %d", self._what, info.joins - last.joins, self._count, number)
+        if getattr(info, "in_warmup", False):
+            for tell in self._warmup:
+                tell()
         if number <= getattr(last, self._count):
             return
         step = getattr(info, self._steps)

@@ -87,19 +87,19 @@ def check_ddp(ddp: Any, replicas: Sequence[int]) -> None:
                               "the ranks of one replica")
 
 
-#: The EDiT objects by the id of their optimizers.
-_watched: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
+#: The EDiT objects that are not closed. Several may share an optimizer.
+_watched: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
-def _edit_of(scaler: Any, optimizer: Any) -> Any:
-    edit = _watched.get(id(optimizer))
-    return edit if edit is not None and edit.optimizer is optimizer and scaler.is_enabled() else None
+def edits_of(optimizer: Any) -> List[Any]:
+    """Returns the EDiT objects that count the steps of this optimizer."""
+    return [edit for edit in _watched if edit.optimizer is optimizer]
 
 
 def watch_scalers(edit: Any) -> None:
     """Lets torch.amp.GradScaler tell `edit` of the steps that it skips: there is no public hook for them. `unscale_` calls
     before_unscale first, and `step` calls after_scaler at the end."""
-    _watched[id(edit.optimizer)] = edit
+    _watched.add(edit)
     scaler: Any = torch.amp.GradScaler
     if getattr(scaler.step, "_tells_entrain", False):
         return
@@ -107,18 +107,18 @@ def watch_scalers(edit: Any) -> None:
 
     @functools.wraps(unscale)
     def unscale_and_tell(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        edit = _edit_of(self, optimizer)
-        if edit is not None:
+        for edit in edits_of(optimizer) if self.is_enabled() else ():
             edit.before_unscale()
         return unscale(self, optimizer, *args, **kwargs)
 
     @functools.wraps(step)
     def step_and_tell(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        edit = _edit_of(self, optimizer)
-        if edit is not None:
+        edits = edits_of(optimizer) if self.is_enabled() else []
+        for edit in edits:
+            edit.before_unscale()  # for a fused optimizer, step looks for infinity without unscale_
             edit.before_scaler()
         result = step(self, optimizer, *args, **kwargs)
-        if edit is not None:
+        for edit in edits:
             edit.after_scaler()
         return result
 
@@ -127,9 +127,7 @@ def watch_scalers(edit: Any) -> None:
 
 
 def forget_scalers(edit: Any) -> None:
-    key = id(edit.optimizer)
-    if _watched.get(key) is edit:
-        _watched.pop(key, None)
+    _watched.discard(edit)
 
 
 def make_alike(call: str, comm: Comm, tensors: Iterable[Tuple[str, Tensor]]) -> None:

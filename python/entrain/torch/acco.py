@@ -185,7 +185,7 @@ class ACCO:
         if self._rates is not None:
             self._rates.refuse_steps(self._refuse_scheduler)
         watch_gradients(self, params)
-        self._shown: List[float] = []
+        self._shown: List[Tuple[float, Dict[str, Any]]] = []  # of each group of the optimizer: its lr, and its other options
         self._show_rates()
         #: Whether the run is over. The parameters are then equal on all ranks.
         self.finished = False
@@ -199,6 +199,11 @@ class ACCO:
         if not isinstance(optimizer, torch.optim.Optimizer):
             return [[param for param in model.parameters() if param.requires_grad]]
         groups = [[param for param in group["params"] if id(param) in own] for group in optimizer.param_groups]
+        known = {id(param) for param in model.parameters()}
+        others = sum(id(param) not in known for group in optimizer.param_groups for param in group["params"])
+        if others:
+            raise invalid("ACCO", f"the optimizer has {others} parameters that the model does not have (of a criterion?), and ACCO would not "
+                                  "step them; put them into the model that ACCO gets (nn.ModuleDict)")
         missing = sorted(set(own) - {id(param) for group in groups for param in group}, key=lambda key: own[key])
         if missing or not all(groups):
             raise invalid("ACCO", f"the optimizer does not step the parameter {own[missing[0]]}" if missing else
@@ -239,6 +244,7 @@ class ACCO:
         flats = {kind: torch.empty(sum(param.numel() for param in params if param.dtype == kind), dtype=kind, device=device)
                  for kind in dict.fromkeys(param.dtype for param in params)}
         self._flats = list(flats.values())
+        self._at = [flat.data_ptr() for flat in self._flats]
         filled, first, ends = {kind: 0 for kind in flats}, 0, [0]
         for group in groups:
             for param in group:
@@ -264,6 +270,9 @@ class ACCO:
                 raise _refused(f"the parameter {name} requires gradients now, and did not, or was not there, when ACCO was made: nobody "
                                "would step it. Let it require gradients when ACCO is made, and let .to() come before, which may make new "
                                "parameters; or make another ACCO object")
+        if [flat.data_ptr() for flat in self._flats] != self._at:
+            raise _refused("the parameters were moved into shared memory after ACCO was made: share_memory(), and queues and processes of "
+                           "torch.multiprocessing do this; call share_memory() before, or give away a copy")
         for param, _, part in self._places:
             if param.numel() and param.data_ptr() != part.data_ptr():
                 name = next((name for name, own in self.model.named_parameters() if own is param), "of the model")
@@ -279,7 +288,15 @@ class ACCO:
                        "(Lightning: return the optimizer alone from configure_optimizers; accelerate: do not prepare the scheduler)")
 
     def _check_rates(self) -> None:
-        for group, rate in zip(() if self._optimizer is None else self._optimizer.param_groups, self._shown):
+        groups = [] if self._optimizer is None else self._optimizer.param_groups
+        if len(groups) != len(self._shown):
+            raise _refused(f"the optimizer had {len(self._shown)} groups when ACCO took it, and has {len(groups)} now, which has no effect; "
+                           "make another ACCO object")
+        for group, (rate, others) in zip(groups, self._shown):
+            for option, value in others.items():
+                if group.get(option) != value:
+                    raise _refused(f"the optimizer's {option} was {value} when ACCO took it, and is {group.get(option)} now, which has no "
+                                   "effect: ACCO takes it once; make another ACCO object")
             if float(group["lr"]) != rate:
                 raise _refused(f"the optimizer's lr was {rate:g} when ACCO took it, and is {float(group['lr']):g} now (a scheduler of "
                                "torch?), which has no effect; give ACCO the scheduler, of which it makes the steps: scheduler=...; or "
@@ -290,7 +307,8 @@ class ACCO:
         if self._rates is not None:
             self._rates.show(self._channel.info().commits + 1)
         if self._optimizer is not None:
-            self._shown = [float(group["lr"]) for group in self._optimizer.param_groups]
+            self._shown = [(float(group["lr"]), {name: value for name, value in group.items() if name != "lr" and isinstance(
+                value, (bool, int, float, str, tuple))}) for group in self._optimizer.param_groups]
 
     def _adder(self, first: int) -> Any:
         def add(param: Tensor) -> None:
@@ -310,6 +328,10 @@ class ACCO:
         Waits for other ranks only if the method must. Returns True if the run is over. After that the run cannot
         continue, and later backward passes have no effect."""
         self._check_rates()
+        for param, _, _ in self._places:
+            if param.grad is not None:  # a backward pass takes the gradient away
+                raise _refused("step: a parameter has a gradient that no backward pass has made (torch.autograd.grad, or an assignment to "
+                               ".grad), and ACCO adds those of backward passes alone; let a backward pass make it")
         self._channel.add(microbatches, tokens)
         if self._channel.poll():
             self._check_model()

@@ -8,6 +8,7 @@
         checkpoints.step()"""
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -83,8 +84,8 @@ class Checkpoints:
 
     def step(self) -> bool:
         """Must be called at the end of each step, after optimizer.step() and the scheduler's step, on all ranks. Begins the next step
-        (begin_step), and saves if a save is due and the replicas exchange. In warm-up saves at once. Returns whether it saved. An
-        exchange may still run when the call returns; forward passes and state_dict of the model wait for it. Collective."""
+        (begin_step), and saves if a save is due and the replicas exchange. In warm-up saves at once. Returns whether it saved.
+        Waits for the exchange, but with overlap_steps. Collective."""
         edit = self._edit
         edit._end_skipped_step()
         info = edit.info
@@ -102,12 +103,16 @@ class Checkpoints:
         due = here and (wanted if alike else edit.checkpoint_due)
         if due:
             self._write()
+        edit._wait_all()  # what follows may read parameters (an average of weights)
         return due
 
     def save_soon(self) -> None:
         """Asks all ranks to save at the next exchange, in their `step`; for example after a signal that the machine will be taken
         away. Refused in warm-up, where replicas do not exchange, and with overlap_steps. Local; any rank."""
-        if self._edit.info.in_warmup:
+        in_warmup = False
+        with contextlib.suppress(FailedPrecondition):  # a signal handler may run while the step begins, after warm-up
+            in_warmup = self._edit.info.in_warmup
+        if in_warmup:
             raise _misplaced("save_soon: in warm-up no exchange tells the other ranks; call save on all ranks, or set every")
         self._edit.wish_checkpoint()
 

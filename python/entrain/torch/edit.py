@@ -33,8 +33,8 @@ from ._layers import Stream, device_of, dtype_of, is_dtensor, is_fsdp, layers_of
 from ._options import TorchKeywords, config_of, scheduled
 from ._outer import OuterScheduler, TorchOuter
 from ._reports import Reports, Sink, announce, span
-from ._seams import Frozen, Hook, check_ddp, ddp_around, ddp_inside, first_difference, forget_scalers, make_alike, rank_in_torch, refuse_fsdp1, \
-    refuse_sparse, watch_scalers
+from ._seams import Frozen, Hook, check_ddp, ddp_around, ddp_inside, edits_of, first_difference, forget_scalers, make_alike, rank_in_torch, \
+    refuse_fsdp1, refuse_sparse, watch_scalers
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -243,8 +243,21 @@ class EDiT:
         if self.replicas == 1 and self._edit.info().most_replicas == 1:
             warnings.warn(f"{type(self).__name__} has one replica, so nothing is exchanged. Should there be others, check that the "
                           "launcher passes RANK and WORLD_SIZE on", stacklevel=2)
+        self._warn_of_others()
         self._attach()
         announce(self)
+
+    def _warn_of_others(self) -> None:
+        """Warns of parameters that the optimizer steps and the model does not have. (Two EDiT objects may share an optimizer.)"""
+        known = {id(param) for param in self.model.parameters()}
+        for edit in edits_of(self.optimizer):
+            known |= {id(param) for param in edit.model.parameters()}
+        others = sum(id(param) not in known for group in self.optimizer.param_groups for param in group["params"])
+        if others and self.replicas > 1:
+            warnings.warn(f"the optimizer steps {others} parameters that the model does not have (of a criterion?): they are neither "
+                          "exchanged nor saved, and differ between replicas. Put them into the model that EDiT gets (nn.ModuleDict), if no "
+                          "other EDiT object gets them",
+                          stacklevel=3)
 
     # ---- making ----------------------------------------------------------------------------------------------------------
 
@@ -295,8 +308,8 @@ class EDiT:
         hooks.append(self.model.register_forward_pre_hook(Hook(self._before_forward), prepend=True))
         # An exchange that has begun (begin_step) still writes parameters.
         hooks.append(self.model.register_state_dict_pre_hook(Hook(lambda *unused: self._wait_all())))
-        for module in self._fsdp:
-            module.set_all_reduce_hook(self._reduced)
+        for index, module in enumerate(self._fsdp):
+            module.set_all_reduce_hook(functools.partial(self._reduced, index))
         if not self._fsdp:
             hooks += [param.register_post_accumulate_grad_hook(functools.partial(self._added, index))
                       for index, layer in enumerate(self._layers) for _, param in layer.params]
@@ -333,6 +346,8 @@ class EDiT:
 
     def _fetch_now(self) -> None:
         """Must be called before the library reads the parameters without asking for them."""
+        for layer in self._layers:
+            layer.check_memory()
         self._bind_states()
         if self._staging:
             self._stream.note()
@@ -373,6 +388,10 @@ class EDiT:
             if not self._open:
                 self._begin()
             self._passes += 1
+            if self._passes == max(64, 4 * self._accumulation):
+                warnings.warn(f"{self._passes} forward passes in training mode since the last step of the optimizer that EDiT was given. Was "
+                              "this optimizer replaced? Its steps are counted, and without them nothing is exchanged: make EDiT anew with "
+                              "the other optimizer", stacklevel=4)
         if self._fsdp:
             self._wait_all()  # fully_shard gathers layers ahead of their own forward passes
         else:
@@ -412,11 +431,14 @@ class EDiT:
 
     def _begin(self) -> None:
         self._check_trained(self._frozen.params)
+        for layer in self._layers:
+            layer.check_memory()
         if self._exchanged and not self._checked and not self._merges:
             self._check_equal_steps()
         if not self._compared and self._edit.info().steps == self._anchors_at:
             self._compare()
-        if self._wishes_checkpoint:
+        sent = self._wishes_checkpoint  # a signal handler may wish one while begin_forward waits
+        if sent:
             self._edit.wish(checkpoint=True)
         self._bind_states()
         self._stream.note()
@@ -448,7 +470,7 @@ class EDiT:
             self._reshard()
             self._pending = [True] * len(self._layers)
             self._exchanging = True
-            self._wishes_checkpoint = False
+            self._wishes_checkpoint = self._wishes_checkpoint and not sent
             if self._admits and not self._merges:
                 self._meet_newcomers(met)
 
@@ -611,13 +633,14 @@ class EDiT:
         if self._mean is not None and not self._elsewhere:
             self._mean.added(index, param)
 
-    def _reduced(self, gradients: Tensor) -> None:
-        """Runs as fully_shard's hook, after its own reduction."""
+    def _reduced(self, index: int, gradients: Tensor) -> None:
+        """Runs as fully_shard's hook, after its own reduction. It does not run for a group without gradients. The tag keeps a group that
+        a replica has left out apart from the next one, which may be as large."""
         self._note_gradient()
         if not self._warm or self._elsewhere:
             return
         whole = gradients.contiguous().cpu()
-        self._sync.all_reduce(whole, op="avg")
+        self._sync.all_reduce(whole, op="avg", tag=index)
         if whole is not gradients:
             gradients.copy_(whole)
 

@@ -881,3 +881,124 @@ same_everywhere(comm, torch.cat([value.reshape(-1) for value in state.values()])
 copy.deepcopy(model).state_dict()
 edit.close()
 """, 2)
+
+
+def test_parameters_that_move_into_shared_memory_are_named():
+    run(LOOP + """
+model = build()
+edit = entrain.torch.EDiT(model, make(model), comm=comm, local_sgd_sync_interval=2, local_sgd_warmup_steps=0)
+model.share_memory()
+with pytest.raises(entrain.FailedPrecondition, match="moved into shared memory after they were bound"):
+    model(batch(0, 0)[0])
+shared = build()
+shared.share_memory()  # before is right
+edit = entrain.torch.EDiT(shared, make(shared), comm=comm, local_sgd_sync_interval=2, local_sgd_warmup_steps=0)
+train(shared, edit.optimizer)
+edit.synchronize()
+same_everywhere(comm, flat(shared))
+model = build()
+acco = entrain.torch.ACCO(model, torch.optim.SGD(model.parameters(), lr=0.01), comm=comm, method="zero1")
+model.share_memory()
+loss_of(model, 0, 0).backward()
+with pytest.raises(entrain.FailedPrecondition, match="moved into shared memory after ACCO was made"):
+    acco.step()
+""", 2)
+
+
+def test_what_the_optimizer_steps_beside_the_model():
+    run(LOOP + """
+class Criterion(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(3))
+
+
+model, other = build(), Criterion()
+warned = pytest.warns(UserWarning, match="the optimizer steps 1 parameters that the model does not have")
+with warned if comm.rank == 0 else contextlib.nullcontext():  # warnings are those of all threads
+    edit = entrain.torch.EDiT(model, torch.optim.SGD([*model.parameters(), *other.parameters()], lr=0.1), comm=comm)
+    comm.barrier()
+edit.close()
+model = build()
+with pytest.raises(entrain.InvalidArgument, match="the optimizer has 1 parameters that the model does not have"):
+    entrain.torch.ACCO(model, torch.optim.SGD([*model.parameters(), *other.parameters()], lr=0.1), comm=comm, method="zero1")
+""", 2)
+
+
+def test_an_optimizer_that_was_replaced_is_warned_of():
+    run(LOOP + """
+model = build()
+optimizer = make(model)
+edit = entrain.torch.EDiT(model, optimizer, comm=comm, local_sgd_sync_interval=100, local_sgd_warmup_steps=0)
+with pytest.warns(UserWarning, match="Was this optimizer replaced?") if comm.rank == 0 else contextlib.nullcontext():
+    for step in range(70):
+        if step == 2:
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        loss = loss_of(model, comm.rank, step)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    comm.barrier()
+""", 2)
+
+
+def test_a_fused_optimizer_under_a_grad_scaler_in_warm_up():
+    run(LOOP + """
+model = build()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=True)
+scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+edit = entrain.torch.EDiT(model, optimizer, comm=comm, local_sgd_sync_interval=2, local_sgd_warmup_steps=6, gradient_accumulation_steps=4)
+for step in range(T):
+    for number in range(2 if step == 3 else 4):
+        x, y = batch(comm.rank, 10 * step + number)
+        bad = float("inf") if comm.rank == 1 and step == 3 and number == 1 else 1.0
+        scaler.scale(nn.functional.mse_loss(model(x), y) * bad).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+    assert torch.isfinite(flat(model)).all(), step
+assert scaler.get_scale() == 4.0, "all replicas have skipped the step"
+edit.synchronize()
+same_everywhere(comm, flat(model))
+""", 2)
+
+
+def test_two_edit_objects_with_one_optimizer_count_the_steps_that_are_skipped():
+    run(LOOP + """
+encoder, decoder = build(), build()
+optimizer = torch.optim.SGD([*encoder.parameters(), *decoder.parameters()], lr=0.01)
+scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+edits = [entrain.torch.EDiT(one, optimizer, comm=comm, local_sgd_sync_interval=4, local_sgd_warmup_steps=0) for one in (encoder, decoder)]
+for step in range(T):
+    x, y = batch(comm.rank, step)
+    bad = float("inf") if comm.rank == 1 and step == 1 else 1.0
+    loss = nn.functional.mse_loss(encoder(x), y) + nn.functional.mse_loss(decoder(x), y)
+    optimizer.zero_grad()
+    scaler.scale(loss * bad).backward()
+    scaler.step(optimizer)
+    scaler.update()
+for edit, model in zip(edits, (encoder, decoder)):
+    edit.synchronize()
+    assert edit.info.steps == T, edit.info
+    same_everywhere(comm, flat(model))
+""", 2)
+
+
+def test_acco_refuses_other_options_and_gradients_of_other_ways():
+    run(LOOP + """
+model = build()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.0)
+acco = entrain.torch.ACCO(model, optimizer, comm=comm, method="zero1")
+loss_of(model, comm.rank, 0).backward()
+acco.step()
+optimizer.param_groups[0]["weight_decay"] = 0.1
+with pytest.raises(entrain.FailedPrecondition, match="weight_decay was 0.0 when ACCO took it, and is 0.1 now"):
+    acco.step()
+optimizer.param_groups[0]["weight_decay"] = 0.0
+params = list(model.parameters())
+for param, gradient in zip(params, torch.autograd.grad(loss_of(model, comm.rank, 1), params)):
+    param.grad = gradient
+with pytest.raises(entrain.FailedPrecondition, match="a gradient that no backward pass has made"):
+    acco.step()
+acco.close()
+""", 2)
