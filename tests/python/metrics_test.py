@@ -165,4 +165,9 @@ def test_what_it_does_not_know_is_refused():
     before = threading.active_count()
     with pytest.raises(TypeError, match="3 is neither a Comm nor an EDiT or ACCO object"):
         Observer(3, port=0)
+
+    class Arrays:  # as entrain.EDiT, which does not tell its rank
+        info = None
+    with pytest.raises(TypeError, match="does not know its rank, which is in the names of the files; pass its Comm, too"):
+        Observer(Arrays(), textfile="{rank}.prom")
     assert threading.active_count() == before and entrain._watch.observer() is None

@@ -412,6 +412,9 @@ def test_a_loss_is_told_only_for_its_settings():
         assert "at this H and share of synchronous steps was not measured; in one small model it was " + known in said
     assert plan._loss(job(), plan.BY_NAME["sparseloco"], 16) == "Its loss beside ddp was not measured: docs/choose.md."
     assert "+0.51 % against zero1" in plan._loss(job(), plan.BY_NAME["acco"], None)
+    timed = plan.BY_NAME["a-edit"]
+    assert "was +0.61 % against ddp (25 % synchronous; other" in plan._loss(job(synchronous="25%"), timed, 16)
+    assert "was not measured" in plan._loss(job(synchronous="25%"), timed, 5400)
 
 
 def test_the_verdict():

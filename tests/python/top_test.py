@@ -145,6 +145,27 @@ def test_rates_count_calls_that_the_recorder_has_lost():
     assert _difference(before, before) == (0, 0)
 
 
+def test_ranks_of_other_hosts_are_not_called_silent(monkeypatch):
+    """Of four ranks on two hosts, those of this host are seen."""
+    members = [{"process": f"p{rank}", "world_rank": rank, "host": "ab"[rank // 2]} for rank in range(4)]
+
+    def dump(rank, started, size=4):
+        call = {"number": 8, "tag": None, "operation": "all_reduce", "peer": None, "bytes": 4, "path": "executor", "state": "receiving",
+                "started_s_ago": 1.4, "state_s": 1.4, "receives_from": [3], "sends_to": []}
+        return {"communicators": [{"id": "x", "name": "world", "generation": 0, "rank": rank, "size": size, "members": members, "ended": None,
+                                   "started": [{"tag": None, "collectives": started}], "calls_submitted": started, "calls_inline": 0,
+                                   "calls": [call] if started == 8 else []}]}
+
+    def lines(*dumps):
+        return Top([1, 2])._blocked(dict(enumerate(dumps)))
+
+    assert lines(dump(0, 8), dump(1, 8)) == ["  all_reduce #8 of world, 1.4 s: not known, on other hosts: rank 2, rank 3"]
+    late, = lines(dump(0, 8), dump(1, 7))
+    assert "not started by rank 1 (process 1); not known, on other hosts: rank 2, rank 3" in late
+    silent, = lines(dump(0, 8))
+    assert "no answer of rank 1; not known, on other hosts" in silent
+
+
 ELASTIC = """
 import entrain, numpy, os, sys, time
 restarted = os.environ["ENTRAIN_RESTARTS"] != "0"

@@ -1,5 +1,6 @@
 """entrain.torch.Checkpoints: jobs that are interrupted, jobs that go on with other replicas, and saves that cannot be right."""
 import pytest
+from edit_test import run
 from forks import script
 
 pytest.importorskip("torch")
@@ -230,3 +231,47 @@ for how, says in [(dict(every=-1), "every is -1"), (dict(states={"rate": 3}), "r
 
 def test_saves_by_wish_and_saves_that_fail(tmp_path):
     script(PROGRAM + SEAMS, tmp_path, "plain", size=2)
+
+
+def test_buffers_that_the_model_makes_later_and_parameters_after_a_step(tmp_path):
+    run("""
+class Lazy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+        self.register_buffer("mean", None)
+
+    def forward(self, x):
+        if self.training:
+            self.mean = x.mean(0) if self.mean is None else 0.5 * (self.mean + x.mean(0))
+        return self.inner(x)
+
+
+def job():
+    torch.manual_seed(3)
+    model = Lazy()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    edit = entrain.torch.EDiT(model, optimizer, comm=comm, local_sgd_sync_interval=2, local_sgd_warmup_steps=0)
+    return model, optimizer, edit, entrain.torch.Checkpoints(edit, DIRECTORY, every=4)
+
+
+model, optimizer, edit, checkpoints = job()
+torch.manual_seed(comm.rank)
+seen = []
+for step in range(4):
+    optimizer.zero_grad()
+    model(torch.randn(16, 8)).square().mean().backward()
+    optimizer.step()
+    checkpoints.step()
+    seen.append(flat(model).clone())
+    assert not edit._exchanging, "what follows may read parameters"
+for step in (1, 3):
+    same_everywhere(comm, seen[step])
+mean = model.mean.clone()
+edit.close()
+comm.barrier()
+model, optimizer, edit, checkpoints = job()
+assert checkpoints.resume() == 4
+assert torch.equal(model.mean, mean)
+edit.close()
+""", 2, DIRECTORY=str(tmp_path))

@@ -100,6 +100,23 @@ def test_the_figures_are_those_of_the_object(tmp_path):
     ranks(2, body)
 
 
+def test_a_run_is_told_before_its_first_exchange(tmp_path):
+    """Otherwise no alarm could see a run that hangs in warm-up."""
+    def body(comm):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 1))
+        optimizer, path = torch.optim.SGD(model.parameters(), lr=0.1), tmp_path / f"{comm.rank}.prom"
+        with Observer(textfile=str(path), every=0):
+            edit = entrain.torch.EDiT(model, optimizer, comm=comm, local_sgd_sync_interval=2, local_sgd_warmup_steps=9)
+            assert value(values(path.read_text()), "entrain_warmup", rank=comm.rank, replica=comm.rank) == 1
+            train(comm, model, optimizer, 4)
+            found = values(path.read_text())
+            assert value(found, "entrain_steps_total", rank=comm.rank, replica=comm.rank) >= 3
+            assert value(found, "entrain_warmup", rank=comm.rank, replica=comm.rank) == 1
+            edit.close()
+    ranks(2, body)
+
+
 def test_several_objects_are_told_apart():
     def body(comm):
         torch.manual_seed(0)
@@ -254,3 +271,11 @@ def test_merging_begins_at_zero_and_keeps_names():
     two = {"traceEvents": [{"ph": "X", "ts": 3.0, "dur": 1.0}], "missed_calls": 1}
     whole = merge([one, two])
     assert [event.get("ts") for event in whole["traceEvents"]] == [2.0, None, 0.0] and whole["missed_calls"] == 3
+
+
+def test_merging_again_leaves_out_the_result(tmp_path, capsys):
+    event = {"ph": "X", "ts": 5.0, "dur": 1000.0, "pid": 0, "cat": "compute", "args": {"operation": "forward", "layer": ""}}
+    (tmp_path / "0.json").write_text(json.dumps({"traceEvents": [event], "missed_calls": 0}))
+    for _ in range(2):
+        entrain.observe.main([*map(str, sorted(tmp_path.glob("*.json"))), "-o", str(tmp_path / "all.json")])
+        assert "1.000" in capsys.readouterr().out
