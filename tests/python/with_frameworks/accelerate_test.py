@@ -136,6 +136,11 @@ for match, options in (("use_async", dict(use_async=True)), ("use_async", dict(c
         assert match in str(error), error
     else:
         raise SystemExit(f"{match}: it was accepted")
+import types
+from entrain.integrations.accelerate import _State
+other = Accelerator(cpu=True)
+_State(other, types.SimpleNamespace(comm=types.SimpleNamespace(size=2)))  # as with entrain.integrations.elastic
+refused("the accelerator knows 1 of 2 processes", lambda: other.save_state(directory))
 accelerator.state.distributed_type = DistributedType.FSDP
 try:
     prepare(accelerator, model, make(model))

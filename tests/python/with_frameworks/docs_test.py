@@ -73,6 +73,22 @@ def test_a_framework_that_does_not_see_the_other_processes_is_refused(tmp_path):
     assert "the launcher has started 2 processes, and the framework knows this one alone" in found.stderr, found.stderr
 
 
+def test_processes_of_srun_are_refused_too(tmp_path):
+    """The library knows srun's variables, and accelerate does not."""
+    program = tmp_path / "program.py"
+    program.write_text(TINY + BEFORE + PROGRAMS["accelerate"])
+    place = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NNODES": "1",
+             "SLURM_STEP_NUM_NODES": "1", "SLURM_NODEID": "0", "ENTRAIN_STORE": f"file:{tmp_path / 'store'}"}
+    (tmp_path / "store").mkdir()
+    environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "MASTER_ADDR")}
+    environment.update(place, OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="", ACCELERATE_USE_CPU="true")
+    tasks = [subprocess.Popen([sys.executable, program, tmp_path, "accelerate"], stderr=subprocess.PIPE, text=True,
+                              env={**environment, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)}) for rank in range(2)]
+    for task in tasks:
+        _, text = task.communicate(timeout=150)
+        assert task.returncode and "the launcher has started 2 processes, and the framework knows this one alone" in text, text
+
+
 def test_torchtitan_takes_the_configuration():
     pytest.importorskip("torchtitan")
     pytest.importorskip("triton")

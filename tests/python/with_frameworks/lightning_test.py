@@ -10,6 +10,7 @@ import logging as python_logging
 import lightning
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.trainer.states import TrainerFn
 from torch.utils.data import DataLoader, DistributedSampler
 from entrain.integrations.lightning import EDiTStrategy
 
@@ -134,6 +135,26 @@ fit("resumed", "r", f"{directory}/a/step=10.ckpt")
 states = [torch.load(f"{directory}/a/step=10.ckpt.entrain-{r}")["optimizer"]["state"][0]["exp_avg"] for r in range(2)]
 assert not torch.equal(*states)
 
+# save_last="link", and a job that ended while it replaced a checkpoint.
+import shutil
+if rank == 0:
+    os.symlink("step=10.ckpt", f"{directory}/a/last.ckpt")
+    shutil.copytree(f"{directory}/a", f"{directory}/mixed")
+    shutil.copy(f"{directory}/a/step=5.ckpt.entrain-1", f"{directory}/mixed/step=10.ckpt.entrain-1")
+torch.distributed.barrier()
+fit("linked", "l", f"{directory}/a/last.ckpt")
+from entrain.integrations import _replicas
+strategy = EDiTStrategy(**EDIT)
+strategy._lightning_module = Module()
+strategy._lightning_module.trainer = Trainer(logger=False, enable_checkpointing=False, enable_progress_bar=False, accelerator="cpu")
+strategy._lightning_module.trainer.state.fn = TrainerFn.FITTING
+strategy._own = lambda path: f"{path}.entrain-1"
+try:
+    strategy.load_checkpoint(f"{directory}/mixed/step=10.ckpt", weights_only=False)
+    raise SystemExit("it was taken")
+except entrain.InvalidArgument as error:
+    assert "are of two saves" in str(error), error
+
 # In warm-up.
 warm = dict(EDIT, local_sgd_warmup_steps=7)
 fit("warm", "c", options=warm)
@@ -147,7 +168,30 @@ try:
 except entrain.InvalidArgument as error:
     assert "is missing: the checkpoint was made without EDiT" in str(error), error
 """, tmp_path)
-    same(found, "whole", "kept", "resumed")
+    same(found, "whole", "kept", "resumed", "linked")
+
+
+def test_a_replica_does_not_wait_for_another_one_between_exchanges(tmp_path):
+    run(LIGHTNING + """
+import time
+
+
+class Free(Module):
+    def training_step(self, batch, index):
+        path, step = f"{directory}/ahead", self.trainer.global_step
+        if rank == 1 and step == 8:
+            open(path, "w").close()
+        end = time.monotonic() + 60
+        while rank == 0 and step == 2 and not os.path.exists(path):
+            assert time.monotonic() < end, "rank 1 waits for rank 0"
+            time.sleep(0.01)
+        return loss_of(self.model, batch)
+
+
+module = Free()
+trainer_of(dict(local_sgd_sync_interval=100, local_sgd_warmup_steps=0), gradient_clip_val=None).fit(module, loader(ROWS[:STEPS * BATCH * size]))
+report("free", module.model, validate(module.model))
+""", tmp_path)
     same(found, "warm", "warm resumed")
 
 

@@ -93,9 +93,13 @@ report("resumed", trainer.model, validate(trainer.model))
 torch.distributed.barrier()
 if rank == 0:
     shutil.rmtree(f"{directory}/a/checkpoint-15")
+    os.makedirs(f"{directory}/a/checkpoint-12/entrain")  # of a job that has ended while it saved
 torch.distributed.barrier()
 trainer = trainer_of("a", **arguments)
-trainer.train(resume_from_checkpoint=True)  # from the newest
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    trainer.train(resume_from_checkpoint=True)  # from the newest that is complete
+assert any("checkpoint-12 is not complete" in str(one.message) for one in told), told
 report("newest", trainer.model, validate(trainer.model))
 
 # The inner optimizers of the replicas differ: with that of rank 0 on all ranks the run would be another.
@@ -124,6 +128,42 @@ except entrain.InvalidArgument as error:
     assert "is missing: the checkpoint was made without EDiT" in str(error), error
 """, tmp_path)
     same(found, "whole", "own", "anew", "resumed", "newest", "warm")
+
+
+def test_a_save_is_of_the_agreed_model_and_leaves_the_last_one_until_it_is_whole(tmp_path):
+    run(TRAINER + """
+from safetensors.torch import load_file
+
+
+class Stop(TrainerCallback):
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == 8:  # between two exchanges
+            control.should_save = control.should_training_stop = True
+
+
+trainer = trainer_of("stop")
+trainer.add_callback(Stop())  # after EDiT's
+trainer.train()
+torch.distributed.barrier()
+saved = load_file(f"{directory}/stop/checkpoint-8/model.safetensors")
+own = trainer.model.state_dict()
+assert trainer.callback.info.steps == 8 and saved and all(torch.equal(value, own[name]) for name, value in saved.items())
+
+seen = []
+trainer = trainer_of("last", save_strategy="steps", save_steps=6, save_total_limit=1)
+save = trainer.callback._save_own
+
+
+def note(*arguments):
+    folder = f"{directory}/last"
+    seen.append([name for name in (os.listdir(folder) if os.path.isdir(folder) else []) if os.path.exists(f"{folder}/{name}/trainer_state.json")])
+    save(*arguments)
+
+
+trainer.callback._save_own = note
+trainer.train()
+assert len(seen) > 1 and all(len(names) == 1 for names in seen[1:]), seen  # while EDiT's part is written, the one before is there
+""", tmp_path)
 
 
 def test_another_number_of_replicas_resumes(tmp_path):
@@ -269,6 +309,7 @@ refused("expected the Trainer", lambda: EDiTCallback(4, local_sgd_sync_interval=
 refused("use_async", lambda: trainer_of("a", dict(use_async=True)))
 refused("use_async", lambda: trainer_of("a", dict(preset="a-edit")))
 refused("auto_find_batch_size", lambda: trainer_of("a", auto_find_batch_size=True))
+refused("enable_jit_checkpoint", lambda: trainer_of("a", enable_jit_checkpoint=True))
 trainer = trainer_of("a")
 trainer.is_fsdp_enabled = True
 refused("fsdp, deepspeed", lambda: EDiTCallback(trainer))
