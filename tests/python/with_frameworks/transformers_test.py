@@ -95,7 +95,7 @@ if rank == 0:
     shutil.rmtree(f"{directory}/a/checkpoint-15")
     os.makedirs(f"{directory}/a/checkpoint-12/entrain")  # of a job that has ended while it saved
 torch.distributed.barrier()
-trainer = trainer_of("a", **arguments)
+trainer = trainer_of("a", **{**arguments, "save_total_limit": 4})
 with warnings.catch_warnings(record=True) as told:
     warnings.simplefilter("always")
     trainer.train(resume_from_checkpoint=True)  # from the newest that is complete
