@@ -907,7 +907,8 @@ class EDiT:
 
     def load(self, directory: "str | os.PathLike[str]", name: str = "local_sgd_ckpt", *, exact: bool = True) -> None:
         """Continues from a checkpoint of `save`; only rank 0 reads. With exact=False, use a new inner optimizer. After an error
-        nothing has changed, except that a model with other frozen parameters is noticed when the rest has been loaded. Call it between a step and the next forward pass. Collective; blocks."""
+        nothing has changed, except that a model with other frozen parameters is noticed when the rest has been loaded. Call it between
+        a step and the next forward pass. Collective; blocks."""
         self._check_outer("load")
         self._wait_all()
         self._fetch_now()

@@ -1002,3 +1002,35 @@ with pytest.raises(entrain.FailedPrecondition, match="a gradient that no backwar
     acco.step()
 acco.close()
 """, 2)
+
+
+def test_blocks_that_replicas_leave_out_under_fully_shard_in_warm_up_are_named(tmp_path):
+    """fully_shard tells nothing of a block without gradients. Without the tag of a block, its neighbour of equal size would be averaged
+    with another replica's block."""
+    processes("""
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("sync", "shard"))["shard"]
+model = build()
+for block in model.blocks:
+    fully_shard(block, mesh=mesh)
+fully_shard(model, mesh=mesh)
+short = comm.duplicate()
+short.set_timeout(3.0)
+edit = entrain.torch.EDiT(model, make(model), comm=short, local_sgd_sync_interval=4, local_sgd_warmup_steps=8)
+
+
+def forward(x):
+    x = model.embed(x)
+    for index, block in enumerate(model.blocks):
+        if index != comm.rank:  # each replica leaves another one out
+            x = x + block(x)
+    return model.head(x)
+
+
+model.forward = forward
+loss = model(batch(comm.rank, 0)[0]).square().mean()
+with pytest.raises(entrain.Error, match="has not started the call|timed out"):
+    loss.backward()
+""", tmp_path / "store", 2)
