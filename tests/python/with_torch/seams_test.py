@@ -1034,3 +1034,29 @@ loss = model(batch(comm.rank, 0)[0]).square().mean()
 with pytest.raises(entrain.Error, match="has not started the call|timed out"):
     loss.backward()
 """, tmp_path / "store", 2)
+
+
+def test_a_wish_that_comes_while_an_exchange_begins_is_kept():
+    run(LOOP + """
+model = build()
+edit = entrain.torch.EDiT(model, make(model), comm=comm, local_sgd_sync_interval=2, local_sgd_warmup_steps=0)
+begin, due = edit.engine.begin_forward, []
+
+
+def begin_forward(*arguments, **options):
+    began = begin(*arguments, **options)
+    if began and comm.rank == 1 and edit.info.steps == 2:  # as a signal's handler, when the wait for the others is over
+        edit.wish_checkpoint()
+    return began
+
+
+edit.engine.begin_forward = begin_forward
+for step in range(6):
+    if edit.begin_step() and edit.checkpoint_due:
+        due.append(step)
+    edit.optimizer.zero_grad()
+    loss_of(model, comm.rank, step).backward()
+    edit.optimizer.step()
+assert due == [4], due
+edit.close()
+""", 2)
