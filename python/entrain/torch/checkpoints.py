@@ -109,7 +109,7 @@ class Checkpoints:
     def save_soon(self) -> None:
         """Asks all ranks to save at the next exchange, in their `step`; for example after a signal that the machine will be taken
         away. Refused in warm-up, where replicas do not exchange, and with overlap_steps. Local; any rank."""
-        in_warmup = False
+        in_warmup = 0
         with contextlib.suppress(FailedPrecondition):  # a signal handler may run while the step begins, after warm-up
             in_warmup = self._edit.info.in_warmup
         if in_warmup:
