@@ -844,6 +844,11 @@ class EDiT:
             with contextlib.suppress(FailedPrecondition):  # it is lost, or there was no exchange
                 self._edit.replica(replica)
                 return False
+        if self._joined:  # until its first exchange, one of the others is the lowest
+            with contextlib.suppress(FailedPrecondition):
+                self._edit.replica(self.replica)
+                return True
+            return False
         return self.replica == 0 or self._edit.info().rendezvous > 0
 
     @contextlib.contextmanager
