@@ -124,8 +124,8 @@ class Top:
                 beyond = [f"rank {self._place(comm, rank)}" for rank in others if comm["members"][rank]["host"] not in here]
                 parts = [f"not started by {', '.join(absent)}"] if absent else []
                 parts += [f"no answer of {', '.join(unknown)}"] if unknown else []
-                if parts or beyond and len(ranks) < len(comm["members"]):
-                    parts += [f"not known, on other hosts: {', '.join(beyond)}"] if beyond else []
+                parts += [f"not known, on other hosts: {', '.join(beyond)}"] if beyond else []
+                if parts:
                     lines.append(f"  {_name(call)} of {comm['name']}, {call['started_s_ago']:.1f} s: {'; '.join(parts)}")
         return lines
 

@@ -145,14 +145,14 @@ def test_rates_count_calls_that_the_recorder_has_lost():
     assert _difference(before, before) == (0, 0)
 
 
-def test_ranks_of_other_hosts_are_not_called_silent(monkeypatch):
+def test_ranks_of_other_hosts_are_not_called_silent():
     """Of four ranks on two hosts, those of this host are seen."""
     members = [{"process": f"p{rank}", "world_rank": rank, "host": "ab"[rank // 2]} for rank in range(4)]
 
-    def dump(rank, started, size=4):
+    def dump(rank, started):
         call = {"number": 8, "tag": None, "operation": "all_reduce", "peer": None, "bytes": 4, "path": "executor", "state": "receiving",
                 "started_s_ago": 1.4, "state_s": 1.4, "receives_from": [3], "sends_to": []}
-        return {"communicators": [{"id": "x", "name": "world", "generation": 0, "rank": rank, "size": size, "members": members, "ended": None,
+        return {"communicators": [{"id": "x", "name": "world", "generation": 0, "rank": rank, "size": 4, "members": members, "ended": None,
                                    "started": [{"tag": None, "collectives": started}], "calls_submitted": started, "calls_inline": 0,
                                    "calls": [call] if started == 8 else []}]}
 

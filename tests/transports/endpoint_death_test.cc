@@ -53,7 +53,7 @@ std::string Hear(int fd) {
       SleepOn(*node->transport, 1000);
     }
   }
-  // What arrives meanwhile is not read.
+  // The child reads nothing that arrives during this time.
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   for (size_t i = 0; i < kLastWords; ++i) {
     path->SendControl(absl::StrCat("word ", i));

@@ -2,8 +2,10 @@
 from __future__ import annotations
 
 import os
+import secrets
 from typing import Any, Dict, Mapping, Optional
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -96,10 +98,13 @@ def to_exchange(edit: EDiT) -> bool:
 
 
 def state_of(edit: EDiT) -> State:
-    """Returns this replica's state: EDiT's and the inner optimizer's. In warm-up EDiT has none but the number of steps. Allowed where
-    to_exchange returns True; collective."""
+    """Returns this replica's state: EDiT's and the inner optimizer's. In warm-up EDiT has none but the number of steps. The
+    framework's own file must keep `token`, too, which is another one in each save. Allowed where to_exchange returns True;
+    collective."""
     warmup = edit._anchors_at - edit.info.steps if edit.info.in_warmup else 0
-    return {"replicas": edit.comm.size, "warmup": warmup, "optimizer": edit.optimizer.state_dict(),
+    token = np.array([secrets.randbits(62)], np.int64)
+    edit.comm.broadcast(token, 0)
+    return {"token": int(token[0]), "replicas": edit.comm.size, "warmup": warmup, "optimizer": edit.optimizer.state_dict(),
             "edit": {} if warmup else edit.state_dict()}
 
 
@@ -110,19 +115,21 @@ def restore(edit: EDiT, state: State) -> None:
     edit.optimizer.load_state_dict(state["optimizer"])
 
 
-def read(call: str, path: str) -> State:
-    """Reads the file of `write`."""
+def read(call: str, path: str, token: Optional[int]) -> State:
+    """Reads the file of `write`. token: that of the framework's own file. A job that ends while it replaces a checkpoint leaves files of
+    two saves."""
     if not os.path.exists(path):
         raise invalid(call, f"{path} is missing: the checkpoint was made without EDiT, or by fewer replicas, or this machine does not see "
                             "the folder of the others")
     found: State = torch.load(path, map_location="cpu", weights_only=True)
+    if found.get("token") != token:
+        raise invalid(call, f"{path} is of another save than the files beside it: the job ended while it replaced the checkpoint; take "
+                            "another checkpoint")
     return found
 
 
 def write(path: str, state: State) -> None:
     """Writes the file in one move, so that a killed process leaves no half of it."""
-    if "://" in path:
-        raise invalid("save_checkpoint", f"{path}: EDiT's part of a checkpoint needs a folder; save into one, and copy it from there")
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     torch.save(state, path + ".part")
     os.replace(path + ".part", path)

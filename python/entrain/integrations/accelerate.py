@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 import torch
 from accelerate import Accelerator
@@ -48,6 +48,7 @@ class _State:
 
     def __init__(self, accelerator: Accelerator, edit: EDiT) -> None:
         self._edit, self._rank, self._processes, self._directory = edit, accelerator.process_index, accelerator.num_processes, ""
+        self._token: Optional[int] = None  # of the last save
         accelerator.register_save_state_pre_hook(self._save)
         accelerator.register_load_state_pre_hook(self._note)
         accelerator.register_for_checkpointing(self)
@@ -57,7 +58,9 @@ class _State:
 
     def _save(self, models: Any, weights: Any, directory: str) -> None:
         self._check("save_state")
-        _replicas.write(self._path(directory), _replicas.state_of(self._edit))
+        state = _replicas.state_of(self._edit)
+        self._token = state["token"]
+        _replicas.write(self._path(directory), state)
 
     def _check(self, call: str) -> None:
         """With replicas that come back, each accelerator is rank 0, and all would write the same files."""
@@ -70,12 +73,12 @@ class _State:
         self._directory = directory
 
     def state_dict(self) -> Dict[str, Any]:
-        return {"replicas": self._edit.comm.size}
+        return {"replicas": self._edit.comm.size, "token": self._token}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         if state["replicas"] != self._edit.comm.size:
             raise invalid("load_state", f"the checkpoint is of {state['replicas']} replicas, and this run has {self._edit.comm.size}")
-        found = _replicas.read("load_state", self._path(self._directory))
+        found = _replicas.read("load_state", self._path(self._directory), state.get("token"))
         if found["warmup"]:
             raise invalid("load_state", f"the checkpoint was made in warm-up, {found['warmup']} steps before its end; make EDiT anew with "
                                         f"local_sgd_warmup_steps={found['warmup']}, or save after warm-up")

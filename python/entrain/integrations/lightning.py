@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import secrets
 import warnings
 from typing import Any, Dict, Optional
 
@@ -202,11 +201,11 @@ class EDiTStrategy(DDPStrategy):
     def save_checkpoint(self, checkpoint: Dict[str, Any], filepath: Any, storage_options: Optional[Any] = None) -> None:
         own = None
         if self.edit is not None and "optimizer_states" in checkpoint and not self._alone:
+            if "://" in os.fspath(filepath):
+                raise invalid("save_checkpoint", f"{filepath}: EDiT's part of a checkpoint needs a folder; save into one, and copy it from "
+                                                 "there")
             own = _replicas.state_of(self.edit)
-            # The same number in all files of a save: a job that ends while it replaces a checkpoint leaves those of two.
-            token = np.array([secrets.randbits(62)], np.int64)
-            self.edit.comm.broadcast(token, 0)
-            own["token"] = checkpoint["entrain"] = int(token[0])
+            checkpoint["entrain"] = own["token"]
         super().save_checkpoint(checkpoint, filepath, storage_options)
         if own is not None:
             _replicas.write(self._own(filepath), own)
@@ -222,10 +221,7 @@ class EDiTStrategy(DDPStrategy):
             own = self._own(checkpoint_path)
             if not os.path.exists(own):  # with save_last="link"
                 own = self._own(os.path.realpath(checkpoint_path))
-            self._resumed = _replicas.read(_CALL, own)
-            if self._resumed.get("token") != checkpoint.get("entrain"):
-                raise invalid(_CALL, f"{own} and {checkpoint_path} are of two saves: the job ended while it replaced the checkpoint; resume "
-                                     "from another one")
+            self._resumed = _replicas.read(_CALL, own, checkpoint.get("entrain"))
             checkpoint["optimizer_states"] = [self._resumed["optimizer"]]  # Lightning loads it after `setup`
         return checkpoint
 

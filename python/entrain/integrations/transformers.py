@@ -75,8 +75,8 @@ class EDiTCallback(TrainerCallback):
 
     def _train(self, train: Any, resume_from_checkpoint: "str | bool | None" = None, *args: Any, **kwargs: Any) -> Any:
         if resume_from_checkpoint is True:
-            resume_from_checkpoint = _last_complete(self._trainer.args.output_dir)
-        self._resumed = resume_from_checkpoint or None
+            resume_from_checkpoint = _last_complete(self._trainer.args.output_dir) or True  # the trainer says that there is none
+        self._resumed = None if resume_from_checkpoint is True else resume_from_checkpoint or None
         # What other callbacks ask for, at the end of a step, must be known here.
         callbacks = self._trainer.callback_handler.callbacks
         if self in callbacks:

@@ -87,19 +87,25 @@ def check_ddp(ddp: Any, replicas: Sequence[int]) -> None:
                               "the ranks of one replica")
 
 
-#: The EDiT objects that are not closed. Several may share an optimizer.
-_watched: "weakref.WeakSet[Any]" = weakref.WeakSet()
+#: By optimizer: the EDiT objects that count its steps and are not closed.
+_watched: "weakref.WeakKeyDictionary[Any, weakref.WeakSet[Any]]" = weakref.WeakKeyDictionary()
 
 
 def edits_of(optimizer: Any) -> List[Any]:
     """Returns the EDiT objects that count the steps of this optimizer."""
-    return [edit for edit in _watched if edit.optimizer is optimizer]
+    return list(_watched.get(optimizer, ()))
+
+
+def strangers(optimizer: Any, models: Iterable[nn.Module]) -> int:
+    """Returns how many parameters the optimizer steps that none of these models has."""
+    known = {id(param) for model in models for param in model.parameters()}
+    return sum(id(param) not in known for group in optimizer.param_groups for param in group["params"])
 
 
 def watch_scalers(edit: Any) -> None:
     """Lets torch.amp.GradScaler tell `edit` of the steps that it skips: there is no public hook for them. `unscale_` calls
     before_unscale first, and `step` calls after_scaler at the end."""
-    _watched.add(edit)
+    _watched.setdefault(edit.optimizer, weakref.WeakSet()).add(edit)
     scaler: Any = torch.amp.GradScaler
     if getattr(scaler.step, "_tells_entrain", False):
         return
@@ -127,7 +133,7 @@ def watch_scalers(edit: Any) -> None:
 
 
 def forget_scalers(edit: Any) -> None:
-    _watched.discard(edit)
+    _watched.get(edit.optimizer, weakref.WeakSet()).discard(edit)
 
 
 def make_alike(call: str, comm: Comm, tensors: Iterable[Tuple[str, Tensor]]) -> None:

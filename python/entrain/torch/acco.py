@@ -28,7 +28,7 @@ from ._joining import HandOver
 from ._layers import check_copies, check_place, host_twin, is_dtensor, local_of, tensor_of
 from ._rates import CommitRates, Scheduler
 from ._reports import Reports, Sink, announce, span
-from ._seams import Frozen, Hook, ddp_around, ddp_inside, make_alike, refuse_fsdp1, refuse_sparse
+from ._seams import Frozen, Hook, ddp_around, ddp_inside, make_alike, refuse_fsdp1, refuse_sparse, strangers
 from ._unseen import check_unscaled, forget_gradients, watch_gradients
 
 if TYPE_CHECKING:
@@ -199,8 +199,7 @@ class ACCO:
         if not isinstance(optimizer, torch.optim.Optimizer):
             return [[param for param in model.parameters() if param.requires_grad]]
         groups = [[param for param in group["params"] if id(param) in own] for group in optimizer.param_groups]
-        known = {id(param) for param in model.parameters()}
-        others = sum(id(param) not in known for group in optimizer.param_groups for param in group["params"])
+        others = strangers(optimizer, [model])
         if others:
             raise invalid("ACCO", f"the optimizer has {others} parameters that the model does not have (of a criterion?), and ACCO would not "
                                   "step them; put them into the model that ACCO gets (nn.ModuleDict)")

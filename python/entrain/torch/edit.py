@@ -34,7 +34,7 @@ from ._options import TorchKeywords, config_of, scheduled
 from ._outer import OuterScheduler, TorchOuter
 from ._reports import Reports, Sink, announce, span
 from ._seams import Frozen, Hook, check_ddp, ddp_around, ddp_inside, edits_of, first_difference, forget_scalers, make_alike, rank_in_torch, \
-    refuse_fsdp1, refuse_sparse, watch_scalers
+    refuse_fsdp1, refuse_sparse, strangers, watch_scalers
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -249,10 +249,7 @@ class EDiT:
 
     def _warn_of_others(self) -> None:
         """Warns of parameters that the optimizer steps and the model does not have. (Two EDiT objects may share an optimizer.)"""
-        known = {id(param) for param in self.model.parameters()}
-        for edit in edits_of(self.optimizer):
-            known |= {id(param) for param in edit.model.parameters()}
-        others = sum(id(param) not in known for group in self.optimizer.param_groups for param in group["params"])
+        others = strangers(self.optimizer, [self.model, *(edit.model for edit in edits_of(self.optimizer))])
         if others and self.replicas > 1:
             warnings.warn(f"the optimizer steps {others} parameters that the model does not have (of a criterion?): they are neither "
                           "exchanged nor saved, and differ between replicas. Put them into the model that EDiT gets (nn.ModuleDict), if no "

@@ -115,6 +115,12 @@ trainer = trainer_of("w")
 trainer.train(resume_from_checkpoint=f"{directory}/w/checkpoint-1")
 report("warm", trainer.model, validate(trainer.model))
 
+try:
+    trainer_of("empty").train(resume_from_checkpoint=True)
+    raise SystemExit("it began anew")
+except ValueError as error:
+    assert "No valid checkpoint found" in str(error), error
+
 # A checkpoint of a Trainer without EDiT is none.
 os.makedirs(f"{directory}/none/checkpoint-6", exist_ok=True)
 for name in os.listdir(f"{directory}/a/checkpoint-6"):
